@@ -726,6 +726,34 @@ fn an_engines_memory_is_granted_and_revoked_in_flight() {
 }
 
 #[test]
+fn requests_for_a_slow_engine_keep_no_others_waiting() {
+    let client = client_beside("engine_that_never_ends_long_ones", "");
+    let far = far(&client, BYTES);
+    let near = client.frame(BYTES).alloc().unwrap();
+    // More than there are channels, at each of the two workers.
+    let mut slow = [(); 4].map(|()| client.queue(32).unwrap());
+    let tickets: Vec<Vec<_>> = slow
+        .iter_mut()
+        .map(|queue| (0..24).map(|_| queue.submit(copy(&far, &near)).unwrap()).collect())
+        .collect();
+    wait_until("all to be taken", || {
+        let status = client.status().unwrap();
+        status.workers.iter().map(|worker| worker.busy + worker.waiting).sum::<u64>() == 96
+    });
+    let pair = frames(&client);
+    for _ in 0..4 {
+        assert_eq!(copied(&mut client.queue(4).unwrap(), &pair), EngineKind::Cpu);
+    }
+    assert!(state(&client).is_connected, "it was not cut off for them");
+    for (queue, tickets) in slow.iter_mut().zip(tickets) {
+        tickets.iter().for_each(|ticket| queue.cancel(*ticket).unwrap());
+        for ticket in tickets {
+            assert_eq!(queue.wait(ticket).unwrap_err().failure, Failure::Cancelled);
+        }
+    }
+}
+
+#[test]
 fn an_engines_memory_is_given_once_and_again() {
     let client = client_beside("engine_that_has_memory", "");
     let one = far(&client, MEMORY / 2);

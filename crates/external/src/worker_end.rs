@@ -185,6 +185,11 @@ impl ExternalEngine {
         self.fault
     }
 
+    /// How many jobs the engine process has at most, of those that have to wait for it.
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
     /// What the engine announced.
     pub const fn description(&self) -> &EngineDescription {
         &self.description
@@ -241,7 +246,10 @@ impl ExternalEngine {
         match self.channels.get(channel as usize) {
             None => Some(RefusalReason::NoSuchChannel(channel)),
             Some(Channel { job: Some(_), .. }) => Some(RefusalReason::Busy(channel)),
-            Some(_) if self.is_lost || self.fault.is_some() => Some(RefusalReason::Unsupported),
+            // What nobody else can do ends as what the engine had, at the next poll.
+            Some(_) if self.is_over() && !needs_own_memory(descriptor.operation()) => {
+                Some(RefusalReason::Unsupported)
+            }
             Some(_) if !self.performs(descriptor.operation()) => Some(RefusalReason::Unsupported),
             // Nobody else can do what needs its own memory: that waits.
             Some(_) if self.jobs() >= self.limit && !needs_own_memory(descriptor.operation()) => {
@@ -249,6 +257,11 @@ impl ExternalEngine {
             }
             Some(_) => None,
         }
+    }
+
+    /// Whether the engine process gets no more work.
+    const fn is_over(&self) -> bool {
+        self.is_lost || self.fault.is_some()
     }
 
     fn jobs(&self) -> u32 {
@@ -275,7 +288,7 @@ impl ExternalEngine {
     fn submit_ready(&mut self) {
         // Without news a long list is not encoded again and again.
         let mut no_room = std::mem::take(&mut self.waits_for_room) && !self.end.has_taken_more();
-        if self.fault.is_some() || self.is_lost {
+        if self.is_over() {
             return self.end_ready();
         }
         let mut any = false;
@@ -588,7 +601,7 @@ impl Engine for ExternalEngine {
         self.channels.iter().all(|channel| match channel.job.as_ref().map(|job| job.state) {
             None | Some(State::Submitted { .. }) => true,
             // A lost engine gets no more work, so the next poll ends the job.
-            Some(State::Ready) if self.fault.is_some() || self.is_lost => false,
+            Some(State::Ready) if self.is_over() => false,
             Some(State::Ready) => {
                 let waits = self.waits_for_room && self.submitted > 0 && !self.end.has_taken_more();
                 channel.is_suspended || self.submitted >= self.limit || waits

@@ -13,11 +13,14 @@
 //! channels goes only to users that hold none, and a user holds at most half if there are several users. Of 32 channels, two
 //! users that take all they can leave four for others. With several users the eighth is at least one channel; a single user may use
 //! all of fewer than eight.
+//!
+//! Some operations need one of a few [`Places`] of the engine, too. They wait without a channel while these are taken, and users
+//! share the places by the same rule.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use memferry_clock::Instant;
-use memferry_transfer::{Descriptor, Failure, PriorityClass, WhenBusy};
+use memferry_transfer::{Descriptor, Failure, Places, PriorityClass, WhenBusy};
 
 use crate::capability::{Admitted, Claims, Limit};
 use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
@@ -71,6 +74,21 @@ const fn rank(class: PriorityClass) -> usize {
     PriorityClass::High.index() - class.index()
 }
 
+/// A request that waits for a channel, and for one of these places.
+struct Waits<M> {
+    admitted: Admitted<M>,
+    origin: Origin,
+    places: Option<Places>,
+}
+
+/// Who has a busy channel.
+#[derive(Clone, Copy)]
+struct Holder {
+    user: u32,
+    /// The group of the place that it has, too.
+    group: Option<u64>,
+}
+
 /// Waiting requests of one queue.
 #[derive(Clone, Copy, Default)]
 struct Waiting {
@@ -86,14 +104,16 @@ struct Waiting {
 /// The channels of one engine and the requests that wait for them.
 pub(crate) struct Channels<M> {
     states: Vec<ChannelState>,
-    /// The user whose request a busy channel serves.
-    holders: Vec<Option<u32>>,
+    /// Whose request a busy channel serves.
+    holders: Vec<Option<Holder>>,
     /// Channels held, by user.
     held: BTreeMap<u32, usize>,
     /// Queues of more than one user are open.
-    pub(crate) crowded: bool,
+    crowded: bool,
     /// Waiting lists by rank, each in order of arrival.
-    waiting: [VecDeque<(Admitted<M>, Origin)>; 3],
+    waiting: [VecDeque<Waits<M>>; 3],
+    /// The latest pass over the waiting lists found only requests that want for a place, and nothing has changed since.
+    rests: bool,
     waiting_count: usize,
     /// Waiting requests that have a deadline.
     timed: usize,
@@ -118,6 +138,7 @@ impl<M> Channels<M> {
         let of_queue = Default::default();
         let places = Default::default();
         let crowded = false;
+        let rests = false;
         let waiting_count = 0;
         let timed = 0;
         let waiting_queues = 0;
@@ -129,6 +150,7 @@ impl<M> Channels<M> {
             held,
             crowded,
             waiting,
+            rests,
             waiting_count,
             timed,
             of_queue,
@@ -147,7 +169,8 @@ impl<M> Channels<M> {
     pub(crate) fn set(&mut self, channel: u32, state: ChannelState) {
         let Some(entry) = self.states.get_mut(channel as usize) else { return };
         *entry = state;
-        if let Some(user) = self.holders[channel as usize].take()
+        self.rests = false;
+        if let Some(Holder { user, .. }) = self.holders[channel as usize].take()
             && let Some(count) = self.held.get_mut(&user)
         {
             *count -= 1;
@@ -157,17 +180,29 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Gives a channel to a user's request.
-    fn hold(&mut self, channel: u32, user: u32) {
+    /// Gives a channel to a user's request, with one of these places.
+    fn hold(&mut self, channel: u32, user: u32, places: Option<Places>) {
         self.set(channel, ChannelState::Busy);
         if let Some(holder) = self.holders.get_mut(channel as usize) {
-            *holder = Some(user);
+            *holder = Some(Holder { user, group: places.map(|places| places.group) });
             *self.held.entry(user).or_default() += 1;
         }
     }
 
+    /// Sets whether queues of more than one user are open.
+    pub(crate) fn set_crowded(&mut self, crowded: bool) {
+        self.crowded = crowded;
+        self.rests = false;
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.waiting_count
+    }
+
+    /// Whether a waiting request may be able to start, or may be overdue.
+    #[inline]
+    pub(crate) fn must_settle(&self) -> bool {
+        self.waiting_count > 0 && (!self.rests || self.timed > 0)
     }
 
     /// Whether any request of the queue waits.
@@ -197,7 +232,7 @@ impl<M> Channels<M> {
         if self.timed == 0 {
             return None;
         }
-        self.waiting.iter().flatten().filter_map(|(admitted, _)| admitted.terms().deadline).min()
+        self.waiting.iter().flatten().filter_map(|waits| waits.admitted.terms().deadline).min()
     }
 
     /// Whether one more request of a user may wait here, or be held by an order.
@@ -222,24 +257,26 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Places a new request; `Ok(None)` if it waits. If the policy `promises` deadlines, a request with a deadline never waits.
+    /// Places a new request, which may need one of `places`; `Ok(None)` if it waits. If the policy `promises` deadlines, a request with a deadline never waits.
     /// One `held` by an order passed the quota when the order took it.
     pub(crate) fn place(
         &mut self,
         admitted: Admitted<M>,
         origin: Origin,
-        held: bool,
-        promises: bool,
+        places: Option<Places>,
+        (held, promises): (bool, bool),
         policy: &mut dyn Policy,
     ) -> Result<Option<Placed<M>>, Retired> {
         let choice = if self.waits(origin.queue) {
             Choice::Busy { usable: self.usable() }
+        } else if self.lacks_place(places, origin.user) {
+            Choice::Busy { usable: places.map_or(0, |places| places.most) }
         } else {
             self.choose(&ask(&admitted, origin.user), policy)
         };
         let usable = match choice {
             Choice::Channel(channel) => {
-                self.hold(channel, origin.user);
+                self.hold(channel, origin.user, places);
                 return Ok(Some(Placed { admitted, origin, channel }));
             }
             Choice::Busy { usable } => usable,
@@ -252,7 +289,7 @@ impl<M> Channels<M> {
             WhenBusy::Wait => match self.room_for(origin.user) {
                 Err(full) if !held => full,
                 _ => {
-                    self.wait(admitted, origin);
+                    self.wait(Waits { admitted, origin, places });
                     return Ok(None);
                 }
             },
@@ -261,7 +298,9 @@ impl<M> Channels<M> {
         Err(Retired::refused(origin, claims, failure))
     }
 
-    fn wait(&mut self, admitted: Admitted<M>, origin: Origin) {
+    fn wait(&mut self, waits: Waits<M>) {
+        let Waits { admitted, origin, .. } = &waits;
+        self.rests = false;
         let index = origin.queue.0 as usize;
         if index >= self.of_queue.len() {
             self.of_queue.resize_with(index + 1, Default::default);
@@ -278,12 +317,13 @@ impl<M> Channels<M> {
         self.take_places(origin.user, admitted.places());
         self.waiting_count += 1;
         self.timed += usize::from(admitted.terms().deadline.is_some());
-        self.waiting[to].push_back((admitted, origin));
+        self.waiting[to].push_back(waits);
     }
 
     /// Updates the counts for a request that no longer waits.
     fn count_off_waiting(&mut self, admitted: &Admitted<M>, origin: Origin) {
         self.waiting_count -= 1;
+        self.rests = false;
         self.timed -= usize::from(admitted.terms().deadline.is_some());
         if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
             queue.count -= 1;
@@ -305,7 +345,7 @@ impl<M> Channels<M> {
 
     /// Places the first waiting request that can start. Of each queue, only the earliest may.
     pub(crate) fn place_waiting(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
-        if !self.states.contains(&ChannelState::Free) {
+        if self.rests || !self.states.contains(&ChannelState::Free) {
             return None;
         }
         self.pass += 1;
@@ -313,23 +353,30 @@ impl<M> Channels<M> {
             return self.place_most_urgent(policy);
         }
         let mut met = 0;
-        for rank in 0..self.waiting.len() {
+        let mut placeless = 0;
+        'lists: for rank in 0..self.waiting.len() {
             for index in 0..self.waiting[rank].len() {
                 // The rest wait behind requests that were tried.
                 if met == self.waiting_queues {
-                    return None;
+                    break 'lists;
                 }
-                let origin = self.waiting[rank][index].1;
+                let Waits { origin, places, .. } = self.waiting[rank][index];
                 if !self.meet(origin.queue) {
                     continue;
                 }
                 met += 1;
-                let asked = ask(&self.waiting[rank][index].0, origin.user);
+                if self.lacks_place(places, origin.user) {
+                    placeless += 1;
+                    continue;
+                }
+                let asked = ask(&self.waiting[rank][index].admitted, origin.user);
                 if let Choice::Channel(channel) = self.choose(&asked, policy) {
                     return self.give((rank, index), channel);
                 }
             }
         }
+        // A policy may choose otherwise at any time; a place is free only after one of the changes that end the rest.
+        self.rests = placeless == met;
         None
     }
 
@@ -341,9 +388,9 @@ impl<M> Channels<M> {
                 if first.len() == self.waiting_queues {
                     break;
                 }
-                let origin = self.waiting[rank][index].1;
-                if self.meet(origin.queue) {
-                    let asked = ask(&self.waiting[rank][index].0, origin.user);
+                let Waits { origin, places, .. } = self.waiting[rank][index];
+                if self.meet(origin.queue) && !self.lacks_place(places, origin.user) {
+                    let asked = ask(&self.waiting[rank][index].admitted, origin.user);
                     first.push((policy.urgency(&asked), (rank, index), asked));
                 }
             }
@@ -357,17 +404,17 @@ impl<M> Channels<M> {
 
     /// Gives a channel to a waiting request, named by rank and index.
     fn give(&mut self, (rank, index): (usize, usize), channel: u32) -> Option<Placed<M>> {
-        let (admitted, origin) = self.waiting[rank].remove(index)?;
+        let Waits { admitted, origin, places } = self.waiting[rank].remove(index)?;
         self.count_off_waiting(&admitted, origin);
-        self.hold(channel, origin.user);
+        self.hold(channel, origin.user, places);
         Some(Placed { admitted, origin, channel })
     }
 
     /// The waiting requests, as a policy sees them.
     pub(crate) fn asks(&self) -> impl Iterator<Item = Outstanding> {
         let waiting = self.waiting.iter().flatten();
-        waiting.map(|(admitted, origin)| Outstanding {
-            ask: ask(admitted, origin.user),
+        waiting.map(|waits| Outstanding {
+            ask: ask(&waits.admitted, waits.origin.user),
             done: 0,
             at_rest: true,
         })
@@ -383,12 +430,13 @@ impl<M> Channels<M> {
             return given_up;
         }
         for rank in 0..self.waiting.len() {
-            for (admitted, origin) in std::mem::take(&mut self.waiting[rank]) {
-                match gives_up(&admitted, origin) {
-                    None => self.waiting[rank].push_back((admitted, origin)),
+            for waits in std::mem::take(&mut self.waiting[rank]) {
+                let origin = waits.origin;
+                match gives_up(&waits.admitted, origin) {
+                    None => self.waiting[rank].push_back(waits),
                     Some(failure) => {
-                        self.count_off_waiting(&admitted, origin);
-                        let (_, claims) = admitted.into_parts();
+                        self.count_off_waiting(&waits.admitted, origin);
+                        let (_, claims) = waits.admitted.into_parts();
                         given_up.push(Retired::refused(origin, claims, failure));
                     }
                 }
@@ -412,10 +460,23 @@ impl<M> Channels<M> {
 
     /// Whether a user that holds this many channels has its share.
     fn has_its_share(&self, held: usize) -> bool {
-        let channels = self.states.len();
         let free = || self.states.iter().filter(|state| **state == ChannelState::Free).count();
-        let left = (channels / 8).max(usize::from(self.crowded));
-        held > 0 && (self.crowded && held >= channels / 2 || free() <= left)
+        self.is_share(held, self.states.len(), free)
+    }
+
+    /// Whether `held` of `all` are a user's share, if so many are free.
+    fn is_share(&self, held: usize, all: usize, free: impl FnOnce() -> usize) -> bool {
+        let left = (all / 8).max(usize::from(self.crowded));
+        held > 0 && (self.crowded && held >= all / 2 || free() <= left)
+    }
+
+    /// Whether a request of the user has to wait for one of these places.
+    fn lacks_place(&self, places: Option<Places>, user: u32) -> bool {
+        let Some(Places { group, most }) = places else { return false };
+        let holders = || self.holders.iter().flatten().filter(|holder| holder.group == Some(group));
+        let all = most as usize;
+        let free = all.saturating_sub(holders().count());
+        free == 0 || self.is_share(holders().filter(|holder| holder.user == user).count(), all, || free)
     }
 
     /// Channels that have not failed.

@@ -121,7 +121,7 @@ impl<E: Engine> Path<E> {
     /// Opens a queue of `session`, which belongs to `user`, for requests of the normal class and below.
     pub fn open_queue(&mut self, session: SessionId, user: u32) -> QueueKey {
         let key = self.ledger.open(session, user);
-        self.channels.crowded = self.ledger.is_crowded();
+        self.channels.set_crowded(self.ledger.is_crowded());
         key
     }
 
@@ -248,7 +248,7 @@ impl<E: Engine> Path<E> {
 
     /// Whether [`settle`](Self::settle) has work.
     pub fn must_settle(&self) -> bool {
-        !self.reported.is_empty() || self.channels.waiting() > 0 || !self.orders.is_empty()
+        !self.reported.is_empty() || self.channels.must_settle() || !self.orders.is_empty()
     }
 
     /// Completes ended requests, ends overdue ones, and starts waiting ones. Returns whether a request started.
@@ -625,7 +625,8 @@ impl<E: Engine> Path<E> {
             return self.retire_started(Retired::refused(origin, claims, failure), capabilities);
         }
         let promises = self.acts.contains(Acts::ACCEPTS);
-        match self.channels.place(admitted, origin, held, promises, &mut *self.policy) {
+        let places = self.engine.places(admitted.operation());
+        match self.channels.place(admitted, origin, places, (held, promises), &mut *self.policy) {
             Ok(Some(placed)) => self.post(placed, capabilities),
             Ok(None) => {}
             Err(retired) => self.retire_started(retired, capabilities),

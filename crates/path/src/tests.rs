@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use memferry_clock::{Clock, Instant, VirtualClock};
 use memferry_conformance::{FakeEngine, Fault, SimMemory, Timing};
 use memferry_transfer::{
-    Completion, EngineKind, Failure, Handle, Operation, Outcome, Pattern, Request, Rights, SessionId, Span,
+    Completion, EngineKind, Failure, Handle, Operation, Outcome, Pattern, Places, Request, Rights, SessionId,
+    Span,
 };
 
 use crate::policy::{Exclusive, Shared};

@@ -8,3 +8,10 @@ pub struct EngineId {
     /// Which of its processes, counted from 1.
     pub(crate) number: u32,
 }
+
+impl EngineId {
+    /// Names the places that this process has at a worker.
+    pub(crate) const fn group(self) -> u64 {
+        (self.number as u64) << 32 | self.index as u64
+    }
+}

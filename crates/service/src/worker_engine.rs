@@ -22,7 +22,8 @@ use memferry_external::{ExternalEngine, ExternalFrame, Fault, Lost};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Outcome, Refused, Ticket, Watermark,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Operation, Outcome, Places, Refused,
+    Region, Ticket, Watermark,
 };
 
 use crate::bells::Bell;
@@ -169,6 +170,19 @@ impl<E: Engine> WorkerEngine<E> {
         !new.is_empty()
     }
 
+    /// The places of the engine process that alone can do the operation, if there is one.
+    fn bound_places(&mut self, operation: &Operation<Region<Mapping>>) -> Option<Places> {
+        loop {
+            let places = self.externals.iter_mut().find_map(|External { id, device, .. }| {
+                let most = device.engine.limit();
+                device.binds(operation).then_some(Places { group: id.group(), most })
+            });
+            if places.is_some() || !self.take_new_frames() {
+                return places;
+            }
+        }
+    }
+
     /// Posts what only an engine process can do, if one has all its memory.
     fn post_bound(&mut self, descriptor: &Descriptor<Mapping>) -> Option<Ticket> {
         loop {
@@ -312,6 +326,15 @@ impl<E: Engine> Engine for WorkerEngine<E> {
             }
         }
         self.cpu.post(descriptor)
+    }
+
+    /// Requests that wait for an engine process hold no more channels than it has places for: it may be slow for reasons of its own,
+    /// and other requests need channels, too.
+    fn places(&mut self, operation: &Operation<Region<Mapping>>) -> Option<Places> {
+        if !self.has_externals() || !needs_device(operation) {
+            return None;
+        }
+        self.bound_places(operation)
     }
 
     fn ring_doorbell(&mut self) {

@@ -237,6 +237,15 @@ pub struct Watermark {
     pub downward: bool,
 }
 
+/// The places that an engine has for some of its operations, fewer than it has channels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Places {
+    /// Names these places. Operations with the same name share them.
+    pub group: u64,
+    /// How many operations may be posted at a time.
+    pub most: u32,
+}
+
 /// Moves bytes: each channel carries out one posted descriptor at a time.
 pub trait Engine {
     /// Memory as this engine addresses it.
@@ -253,6 +262,12 @@ pub trait Engine {
         &mut self,
         descriptor: Descriptor<Self::Memory>,
     ) -> Result<Ticket, Refused<Descriptor<Self::Memory>>>;
+
+    /// The places of which the operation needs one besides a channel, if any. A caller that posts no more than these keeps its other
+    /// channels free.
+    fn places(&mut self, _operation: &Operation<Region<Self::Memory>>) -> Option<Places> {
+        None
+    }
 
     /// Starts all descriptors posted since the last doorbell.
     fn ring_doorbell(&mut self);

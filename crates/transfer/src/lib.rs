@@ -30,7 +30,7 @@ pub mod wire;
 
 pub use completion::{Completion, EngineKind, Failure, Outcome, PeerReason};
 pub use engine::{
-    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, IMMEDIATE_OPERANDS, Memory,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, IMMEDIATE_OPERANDS, Memory, Places,
     RefusalReason, Refused, Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};

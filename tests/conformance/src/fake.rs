@@ -15,7 +15,7 @@ use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Memory, Operation,
-    Operations, Outcome, Refused, Region, Ticket,
+    Operations, Outcome, Places, Refused, Region, Ticket,
 };
 
 use crate::oracle::{self, Place};
@@ -120,6 +120,8 @@ pub struct FakeEngine {
     channels: Vec<Channel>,
     timing: Timing,
     now: Instant,
+    /// Operations of at least so many bytes need one of these places.
+    places: Option<(u64, Places)>,
 }
 
 #[derive(Debug, Default)]
@@ -161,7 +163,12 @@ impl FakeEngine {
     /// An engine with `channels` channels and no faults.
     pub fn new(channels: u32, timing: Timing) -> Self {
         let channels = (0..channels).map(|_| Channel::default()).collect();
-        Self { channels, timing, now: Instant::ORIGIN }
+        Self { channels, timing, now: Instant::ORIGIN, places: None }
+    }
+
+    /// The same engine with few places for operations of at least `bytes`.
+    pub fn with_places(self, bytes: u64, places: Places) -> Self {
+        Self { places: Some((bytes, places)), ..self }
     }
 
     /// Injects a fault into `channel`; it also affects a running transfer.
@@ -225,6 +232,11 @@ impl Engine for FakeEngine {
         channel.serial = channel.serial.wrapping_add(1);
         channel.job = Some(Job { descriptor, phase: Phase::Posted, cut: None, reset: false });
         Ok(Ticket { channel: number, serial: channel.serial })
+    }
+
+    fn places(&mut self, operation: &Operation<Region<SimMemory>>) -> Option<Places> {
+        let (bytes, places) = self.places?;
+        (operation.total_bytes() >= bytes).then_some(places)
     }
 
     fn ring_doorbell(&mut self) {

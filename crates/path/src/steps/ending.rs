@@ -22,7 +22,7 @@ impl<E: Engine> Path<E> {
         if !self.ledger.close(key) {
             return;
         }
-        self.channels.crowded = self.ledger.is_crowded();
+        self.channels.set_crowded(self.ledger.is_crowded());
         for _ in self.completions.extract_if(.., |completion| completion.queue == key) {
             self.ledger.ended(key);
         }

@@ -284,3 +284,80 @@ fn new_users_get_a_channel_among_greedy_ones() {
     }
     assert_eq!(held, [16, 12, 1, 1, 1, 1]);
 }
+
+/// An engine of eight channels with so many places for transfers of 100 bytes or more.
+fn placed(most: u32, policy: PolicyKind) -> Bed {
+    let engine = FakeEngine::new(8, TIMING).with_places(100, Places { group: 1, most });
+    Bed::over(engine, policy.build(), 16)
+}
+
+#[test]
+fn requests_without_a_place_hold_no_channel() {
+    for policy in [PolicyKind::Shared, PolicyKind::Deadline] {
+        let mut bed = placed(2, policy);
+        let frame = bed.frame(A, 100).0;
+        let queues = [A, A].map(|session| bed.path.open_queue(session, 0));
+        for tag in 1..=5 {
+            bed.submit(queues[0], tag, &fill(frame, 100));
+        }
+        let busy = bed.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
+        assert_eq!((busy, bed.path.waiting()), (2, 3), "{}", policy.name());
+        bed.submit(queues[1], 11, &fill(frame, 100).refuse_when_busy());
+        assert_eq!(bed.completion(11), refused(11, Failure::ChannelsBusy { channels: 2 }));
+        bed.submit(queues[1], 12, &fill(frame, 50).refuse_when_busy());
+        bed.run_for(100_000);
+        assert_eq!(bed.completed_at(12), 1500, "a request that needs no place");
+        assert_eq!([1, 2, 3, 4, 5].map(|tag| bed.completed_at(tag)), [2000, 2000, 4000, 4000, 6000]);
+    }
+}
+
+#[test]
+fn several_users_share_the_places() {
+    let mut bed = placed(4, PolicyKind::Shared);
+    let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
+    let queues = [(A, 1), (B, 2), (C, 3)].map(|(session, user)| bed.path.open_queue(session, user));
+    for tag in 1..=4 {
+        for of in 0..2 {
+            bed.submit(queues[of], 10 * of as u64 + tag, &fill(frames[of], 100));
+        }
+    }
+    bed.submit(queues[2], 21, &fill(frames[2], 100));
+    bed.run_for(100_000);
+    // Half for the first, and the last one for who has none.
+    let ends = |tags: [u64; 4]| tags.map(|tag| bed.completed_at(tag));
+    assert_eq!(bed.completed_at(21), 2000);
+    assert_eq!(ends([1, 2, 3, 4]), [2000, 2000, 4000, 6000]);
+    assert_eq!(ends([11, 12, 13, 14]), [2000, 4000, 4000, 6000]);
+}
+
+#[test]
+fn the_path_rests_while_only_places_are_wanted() {
+    let mut bed = placed(1, PolicyKind::Shared);
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    let other = bed.path.open_queue(A, 0);
+    for tag in 1..=3 {
+        bed.submit(queue, tag, &fill(frame, 100));
+    }
+    bed.turn();
+    assert!(!bed.path.must_settle(), "nothing can start before the end of the first");
+    // What is new may start, and is no reason to forget the others.
+    bed.submit(other, 11, &fill(frame, 50));
+    bed.submit(queue, 4, &fill(frame, 8));
+    assert!(bed.path.must_settle());
+    bed.turn();
+    assert!(!bed.path.must_settle());
+    for tag in [2, 3] {
+        bed.cancel(queue, tag);
+    }
+    assert!(bed.path.must_settle(), "a request that needs no place is the next one");
+    bed.run_for(100_000);
+    assert_eq!([11, 4, 1].map(|tag| bed.completed_at(tag)), [1500, 1080, 2000]);
+    bed.submit(queue, 5, &fill(frame, 100));
+    bed.submit(queue, 6, &fill(frame, 100).with_deadline(at(101_500)));
+    bed.turn();
+    assert!(bed.path.must_settle(), "one may be overdue");
+    bed.run_for(100_000);
+    assert_eq!(bed.completion(6), refused(6, Failure::DeadlineExceeded));
+    assert!(bed.path.idle());
+}

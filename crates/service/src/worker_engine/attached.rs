@@ -257,6 +257,11 @@ impl<E: Engine> AttachedDevice<E> {
         self.jobs.get(ticket.channel as usize)?.as_ref().filter(|job| job.ticket == ticket)
     }
 
+    /// Whether it has all memory of an operation that needs a device.
+    pub(super) fn binds(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
+        self.operations.contains(operation.kind()) && self.is_registered(operation)
+    }
+
     /// Whether all memory of the operation is registered. Requests the registration of new memory, if the device asks for it.
     fn is_registered(&mut self, operation: &Operation<Region<Mapping>>) -> bool {
         let mut all = true;

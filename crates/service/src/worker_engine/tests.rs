@@ -282,7 +282,10 @@ fn frames_mapped_during_a_turn_are_known() {
     commands.send(WorkerCommand::EngineFrames(known, vec![(far.clone(), as_frame(1, true))]));
     let refused = engine.post(copy.clone()).unwrap_err();
     assert_eq!(refused.reason, RefusalReason::Unsupported, "the engine has one of two frames");
+    assert_eq!(engine.places(copy.operation()), None);
     commands.send(WorkerCommand::EngineFrames(known, vec![(near.clone(), as_frame(2, false))]));
+    // Asked before it is posted, so that no request gets a channel without a place.
+    assert_eq!(engine.places(copy.operation()), Some(Places { group: known.group(), most: 1 }));
     assert!(engine.post(copy).is_ok());
     assert_eq!(commands.take().len(), 1, "the frame of an engine that is not known stays");
 }
