@@ -185,9 +185,10 @@ impl ExternalEngine {
         self.fault
     }
 
-    /// How many jobs the engine process has at most, of those that have to wait for it.
-    pub const fn limit(&self) -> u32 {
-        self.limit
+    /// How many jobs should be posted at a time of those that nobody else can do. `None` if the engine process gets no more work, so
+    /// that none has to wait for it.
+    pub fn places(&self) -> Option<u32> {
+        (!self.is_over()).then_some(self.limit)
     }
 
     /// What the engine announced.
@@ -246,10 +247,7 @@ impl ExternalEngine {
         match self.channels.get(channel as usize) {
             None => Some(RefusalReason::NoSuchChannel(channel)),
             Some(Channel { job: Some(_), .. }) => Some(RefusalReason::Busy(channel)),
-            // What nobody else can do ends as what the engine had, at the next poll.
-            Some(_) if self.is_over() && !needs_own_memory(descriptor.operation()) => {
-                Some(RefusalReason::Unsupported)
-            }
+            Some(_) if self.is_over() => Some(RefusalReason::Unsupported),
             Some(_) if !self.performs(descriptor.operation()) => Some(RefusalReason::Unsupported),
             // Nobody else can do what needs its own memory: that waits.
             Some(_) if self.jobs() >= self.limit && !needs_own_memory(descriptor.operation()) => {

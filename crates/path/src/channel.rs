@@ -79,6 +79,8 @@ struct Waits<M> {
     admitted: Admitted<M>,
     origin: Origin,
     places: Option<Places>,
+    /// Its number among arrivals, or the latest one at which its user got one of these places.
+    since: u64,
 }
 
 /// Who has a busy channel.
@@ -112,8 +114,10 @@ pub(crate) struct Channels<M> {
     crowded: bool,
     /// Waiting lists by rank, each in order of arrival.
     waiting: [VecDeque<Waits<M>>; 3],
-    /// The latest pass over the waiting lists found only requests that want for a place, and nothing has changed since.
+    /// The latest pass over the waiting lists found only requests that lack a place, and nothing has changed since.
     rests: bool,
+    /// Counts arrivals in the waiting lists, and places that were given.
+    turn: u64,
     waiting_count: usize,
     /// Waiting requests that have a deadline.
     timed: usize,
@@ -139,6 +143,7 @@ impl<M> Channels<M> {
         let places = Default::default();
         let crowded = false;
         let rests = false;
+        let turn = 0;
         let waiting_count = 0;
         let timed = 0;
         let waiting_queues = 0;
@@ -151,6 +156,7 @@ impl<M> Channels<M> {
             crowded,
             waiting,
             rests,
+            turn,
             waiting_count,
             timed,
             of_queue,
@@ -183,8 +189,15 @@ impl<M> Channels<M> {
     /// Gives a channel to a user's request, with one of these places.
     fn hold(&mut self, channel: u32, user: u32, places: Option<Places>) {
         self.set(channel, ChannelState::Busy);
+        let group = places.map(|places| places.group);
+        if group.is_some() {
+            self.turn += 1;
+            let of_group = |waits: &&mut Waits<M>| waits.places.map(|places| places.group) == group;
+            let waiting = self.waiting.iter_mut().flatten().filter(of_group);
+            waiting.filter(|waits| waits.origin.user == user).for_each(|waits| waits.since = self.turn);
+        }
         if let Some(holder) = self.holders.get_mut(channel as usize) {
-            *holder = Some(Holder { user, group: places.map(|places| places.group) });
+            *holder = Some(Holder { user, group });
             *self.held.entry(user).or_default() += 1;
         }
     }
@@ -257,7 +270,8 @@ impl<M> Channels<M> {
         }
     }
 
-    /// Places a new request, which may need one of `places`; `Ok(None)` if it waits. If the policy `promises` deadlines, a request with a deadline never waits.
+    /// Places a new request, which may need one of `places`; `Ok(None)` if it waits. If the policy `promises` deadlines, a request
+    /// with a deadline never waits.
     /// One `held` by an order passed the quota when the order took it.
     pub(crate) fn place(
         &mut self,
@@ -289,7 +303,8 @@ impl<M> Channels<M> {
             WhenBusy::Wait => match self.room_for(origin.user) {
                 Err(full) if !held => full,
                 _ => {
-                    self.wait(Waits { admitted, origin, places });
+                    self.turn += 1;
+                    self.wait(Waits { admitted, origin, places, since: self.turn });
                     return Ok(None);
                 }
             },
@@ -354,22 +369,34 @@ impl<M> Channels<M> {
         }
         let mut met = 0;
         let mut placeless = 0;
-        'lists: for rank in 0..self.waiting.len() {
+        for rank in 0..self.waiting.len() {
+            let mut with_place = Vec::new();
             for index in 0..self.waiting[rank].len() {
                 // The rest wait behind requests that were tried.
                 if met == self.waiting_queues {
-                    break 'lists;
+                    break;
                 }
-                let Waits { origin, places, .. } = self.waiting[rank][index];
+                let Waits { origin, places, since, .. } = self.waiting[rank][index];
                 if !self.meet(origin.queue) {
                     continue;
                 }
                 met += 1;
-                if self.lacks_place(places, origin.user) {
-                    placeless += 1;
+                if places.is_some() {
+                    let lacks = self.lacks_place(places, origin.user);
+                    placeless += usize::from(lacks);
+                    with_place.extend((!lacks).then_some((since, index)));
                     continue;
                 }
                 let asked = ask(&self.waiting[rank][index].admitted, origin.user);
+                if let Choice::Channel(channel) = self.choose(&asked, policy) {
+                    return self.give((rank, index), channel);
+                }
+            }
+            // A place may be free seldom: it goes to the user who has waited longest since the last one.
+            with_place.sort_unstable();
+            for (_, index) in with_place {
+                let Waits { admitted, origin, .. } = &self.waiting[rank][index];
+                let asked = ask(admitted, origin.user);
                 if let Choice::Channel(channel) = self.choose(&asked, policy) {
                     return self.give((rank, index), channel);
                 }
@@ -383,18 +410,25 @@ impl<M> Channels<M> {
     /// Places the most urgent request that can start, out of the earliest waiting one of each queue.
     fn place_most_urgent(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
         let mut first: Vec<(u64, (usize, usize), Ask)> = Vec::new();
+        let mut placeless = 0;
         for rank in 0..self.waiting.len() {
             for index in 0..self.waiting[rank].len() {
-                if first.len() == self.waiting_queues {
+                if first.len() + placeless == self.waiting_queues {
                     break;
                 }
                 let Waits { origin, places, .. } = self.waiting[rank][index];
-                if self.meet(origin.queue) && !self.lacks_place(places, origin.user) {
-                    let asked = ask(&self.waiting[rank][index].admitted, origin.user);
-                    first.push((policy.urgency(&asked), (rank, index), asked));
+                if !self.meet(origin.queue) {
+                    continue;
                 }
+                if self.lacks_place(places, origin.user) {
+                    placeless += 1;
+                    continue;
+                }
+                let asked = ask(&self.waiting[rank][index].admitted, origin.user);
+                first.push((policy.urgency(&asked), (rank, index), asked));
             }
         }
+        self.rests = first.is_empty();
         first.sort_unstable_by_key(|(urgency, place, _)| (*urgency, *place));
         first.into_iter().find_map(|(_, place, asked)| match self.choose(&asked, policy) {
             Choice::Channel(channel) => self.give(place, channel),
@@ -404,7 +438,7 @@ impl<M> Channels<M> {
 
     /// Gives a channel to a waiting request, named by rank and index.
     fn give(&mut self, (rank, index): (usize, usize), channel: u32) -> Option<Placed<M>> {
-        let Waits { admitted, origin, places } = self.waiting[rank].remove(index)?;
+        let Waits { admitted, origin, places, .. } = self.waiting[rank].remove(index)?;
         self.count_off_waiting(&admitted, origin);
         self.hold(channel, origin.user, places);
         Some(Placed { admitted, origin, channel })
@@ -468,6 +502,13 @@ impl<M> Channels<M> {
     fn is_share(&self, held: usize, all: usize, free: impl FnOnce() -> usize) -> bool {
         let left = (all / 8).max(usize::from(self.crowded));
         held > 0 && (self.crowded && held >= all / 2 || free() <= left)
+    }
+
+    /// Lets waiting requests start without a place of this group.
+    pub(crate) fn places_are_gone(&mut self, group: u64) {
+        let of_group = |waits: &&mut Waits<M>| waits.places.is_some_and(|places| places.group == group);
+        self.waiting.iter_mut().flatten().filter(of_group).for_each(|waits| waits.places = None);
+        self.rests = false;
     }
 
     /// Whether a request of the user has to wait for one of these places.

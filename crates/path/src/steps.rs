@@ -400,6 +400,11 @@ impl<E: Engine> Path<E> {
         self.channels.states()
     }
 
+    /// The engine has no more work for the places of this group: what waits for one needs none, and ends as the engine ends it.
+    pub fn places_are_gone(&mut self, group: u64) {
+        self.channels.places_are_gone(group);
+    }
+
     /// Requests that wait for a channel.
     pub fn waiting(&self) -> usize {
         self.channels.waiting()

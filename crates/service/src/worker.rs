@@ -26,6 +26,7 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
 use memferry_cpu::team::Activity;
+use memferry_external::Lost;
 use memferry_kmod::ModuleEngine;
 
 use crate::worker_engine::WorkerEngine;
@@ -42,6 +43,7 @@ use rustix::fd::AsFd;
 use sampling::Sampler;
 
 use crate::MonotonicClock;
+use crate::engine_id::EngineId;
 use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::shared::{
@@ -623,7 +625,7 @@ impl Worker {
                     let engine = self.path.engine_mut();
                     frames.iter().for_each(|(mapping, frame)| engine.external_mapped(id, mapping, *frame));
                 }
-                WorkerCommand::EngineLost(id, how) => self.path.engine_mut().external_lost(id, how),
+                WorkerCommand::EngineLost(id, how) => self.engine_lost(id, how),
                 WorkerCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
                     self.keep_leaving();
@@ -642,6 +644,12 @@ impl Worker {
             }
         }
         any
+    }
+
+    /// An engine process gets no more work: what waits for one of its places can end.
+    fn engine_lost(&mut self, id: EngineId, how: Lost) {
+        self.path.engine_mut().external_lost(id, how);
+        self.path.places_are_gone(id.group());
     }
 
     /// Reports faults of engine processes, and releases those that are gone. Returns whether engine channels are usable again.

@@ -195,6 +195,8 @@ pub(crate) struct Owner {
     /// This run of the service. Tokens of others name nothing here, or another grant.
     service: ServiceId,
     queue: Queue,
+    /// For accesses by the window: they wait for places at this engine, and nothing else is to wait behind them.
+    window_queue: Queue,
     staging: Frame,
     pool: Pool,
     /// As large as the staging frame, without memory: see [`direct`](crate::direct).
@@ -251,6 +253,7 @@ impl Owner {
     ) -> Result<Self, OwnerError> {
         let service = client.identify(client.session())?.service;
         let queue = client.queue(2 * SLOTS)?;
+        let window_queue = client.queue(2 * SLOTS)?;
         let staging = client.frame(u64::from(SLOTS) * CHUNK_BYTES).alloc()?;
         let free = (0..SLOTS).collect();
         let running = HashMap::new();
@@ -259,6 +262,7 @@ impl Owner {
             client,
             service,
             queue,
+            window_queue,
             staging,
             pool,
             window: None,
@@ -407,7 +411,7 @@ impl Owner {
             answers.push(Answer::short(connection, None, message));
             return Ok(Turn::Begun(served.needs()));
         }
-        if self.queue.outstanding() >= SLOTS as usize {
+        if self.queue.outstanding() + self.window_queue.outstanding() >= SLOTS as usize {
             return Ok(Turn::Full);
         }
         let Some(slot) = self.free.pop() else { return Ok(Turn::Full) };
@@ -471,6 +475,7 @@ impl Owner {
             };
             pieces.iter().map(part).collect()
         };
+        let queue = if window.is_some() { &mut self.window_queue } else { &mut self.queue };
         match &asked.task {
             // `start` has done it.
             Asks::Attach(..) => Err(PeerReason::Failed.into()),
@@ -482,7 +487,7 @@ impl Owner {
                     Some(part) if parts.is_empty() => copy(part, staged),
                     last => scatter_gather(parts.iter().chain(&last), [staged]),
                 };
-                Ok((self.queue.submit(transfer)?.id(), bytes))
+                Ok((queue.submit(transfer)?.id(), bytes))
             }
             Asks::Write(pieces, payload) => {
                 let mut parts = parts(pieces)?;
@@ -494,13 +499,13 @@ impl Owner {
                     Some(part) if parts.is_empty() => copy(staged, part),
                     last => scatter_gather([staged], parts.iter().chain(&last)),
                 };
-                Ok((self.queue.submit(transfer)?.id(), 0))
+                Ok((queue.submit(transfer)?.id(), 0))
             }
             Asks::Crc { offset, length, seed } => {
                 let end = offset.checked_add(*length).filter(|end| *end <= frame.length());
                 let range = *offset..end.ok_or(PeerReason::OutOfBounds)?;
                 let transfer = crc32c(frame.slice(range)).seed(*seed);
-                Ok((self.queue.submit(transfer)?.id(), 0))
+                Ok((queue.submit(transfer)?.id(), 0))
             }
         }
     }
@@ -515,7 +520,7 @@ impl Owner {
         answers: &mut Vec<Answer>,
     ) -> Result<bool, OwnerError> {
         let mut any = false;
-        while let Some(ended) = self.queue.poll() {
+        while let Some(ended) = self.queue.poll().or_else(|| self.window_queue.poll()) {
             any = true;
             let failed_by = |failure| ended.as_ref().is_err_and(|error| error.failure == failure);
             let is_unsupported = failed_by(Failure::Unsupported);
@@ -600,7 +605,7 @@ impl Owner {
                 in_place.stage = Stage::Withdrawn;
                 self.pauses_until = Some(Instant::now() + PAUSE);
                 // It may have ended: its completion is taken next, then.
-                let _ = self.queue.cancel(ticket);
+                let _ = self.window_queue.cancel(ticket);
                 any = true;
             }
             self.awaited.pop_front();

@@ -331,6 +331,41 @@ fn several_users_share_the_places() {
 }
 
 #[test]
+fn a_single_place_goes_round() {
+    let mut bed = placed(1, PolicyKind::Shared);
+    let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
+    let queues = [(A, 1), (B, 2), (C, 3)].map(|(session, user)| bed.path.open_queue(session, user));
+    let second = bed.path.open_queue(A, 1);
+    for (of, tag) in [(0, 1), (0, 2), (0, 3), (1, 11), (1, 12), (2, 21)] {
+        bed.submit(queues[of], tag, &fill(frames[of], 100));
+    }
+    // Another queue is no other user.
+    bed.submit(second, 4, &fill(frames[0], 100));
+    bed.run_for(100_000);
+    assert_eq!(bed.outcomes(), [1, 2, 11, 21, 3, 12, 4].map(|tag| (tag, Ok(()))));
+}
+
+#[test]
+fn nobody_waits_for_places_that_are_gone() {
+    for policy in [PolicyKind::Shared, PolicyKind::Deadline] {
+        let mut bed = placed(1, policy);
+        let frame = bed.frame(A, 100).0;
+        let queue = bed.path.open_queue(A, 0);
+        for tag in 1..=3 {
+            bed.submit(queue, tag, &fill(frame, 100));
+        }
+        bed.turn();
+        assert!(!bed.path.must_settle());
+        bed.path.places_are_gone(2);
+        bed.turn();
+        assert_eq!(bed.path.waiting(), 2, "another group");
+        bed.path.places_are_gone(1);
+        bed.run_for(100_000);
+        assert_eq!([1, 2, 3].map(|tag| bed.completed_at(tag)), [2000; 3]);
+    }
+}
+
+#[test]
 fn the_path_rests_while_only_places_are_wanted() {
     let mut bed = placed(1, PolicyKind::Shared);
     let frame = bed.frame(A, 100).0;

@@ -286,7 +286,9 @@ fn frames_mapped_during_a_turn_are_known() {
     commands.send(WorkerCommand::EngineFrames(known, vec![(near.clone(), as_frame(2, false))]));
     // Asked before it is posted, so that no request gets a channel without a place.
     assert_eq!(engine.places(copy.operation()), Some(Places { group: known.group(), most: 1 }));
-    assert!(engine.post(copy).is_ok());
+    assert!(engine.post(copy.clone()).is_ok());
+    engine.external_lost(known, Lost::Cut);
+    assert_eq!(engine.places(copy.operation()), None, "nobody waits for an engine that gets no more work");
     assert_eq!(commands.take().len(), 1, "the frame of an engine that is not known stays");
 }
 

@@ -50,8 +50,8 @@ fn copies(bytes: u32, count: u64) -> Result<Vec<ChannelConfig>, String> {
 
 fn chained(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: ChainSettings = line.settings()?;
-    let refresh = if settings.unrefreshed { 0.0 } else { line.parameters.get("dram-refresh")? };
-    let parameters = line.parameters.with("dram-refresh", refresh)?;
+    let interval = if settings.unrefreshed { 0.0 } else { line.parameters.get("dram-refresh-interval")? };
+    let parameters = line.parameters.with("dram-refresh-interval", interval)?;
     let depth = machine::fifo_depth(&parameters)?;
     let point = |x: f64| -> Result<(f64, f64), RunError> {
         let configs = copies(x as u32, LENGTH).map_err(|error| line.failed(error))?;
@@ -125,9 +125,7 @@ fn linking(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(slower.is_empty(), format!("{words}{except}"));
     let without = exceptions(line("linked, no refresh")?, line("by the handler, no refresh")?);
     finding.because(if without.is_empty() {
-        "without refresh linked is faster at each size: the refreshes happen to come while the rows of source and \
-         destination are in each other's way"
-            .to_owned()
+        "of the memory's refreshes: without them linked is faster at each of these sizes".to_owned()
     } else {
         format!("not confirmed: without refresh it does not hold either, at {without}")
     });
