@@ -327,7 +327,8 @@ fn copy_to_a_pipe_that_nobody_reads_is_ended() {
     let target = pipe(&place, "pipe");
     let held = || std::fs::OpenOptions::new().read(true).write(true).open(&target).unwrap();
     // Opening it waits for a reader; then a reader that does not read.
-    for reader in [None, Some(held())] {
+    for has_reader in [false, true] {
+        let reader = has_reader.then(held);
         let mut command = memferry!["copy", "/dev/zero", &target, "--copy-contents"];
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         if let Some(reader) = &reader {
