@@ -47,7 +47,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: ORDINARY,
         about: "what ./x test runs",
-        minutes: 20,
+        minutes: 10,
         is_default: true,
         rotation: None,
         run: |work, _| super::ordinary(work),
