@@ -621,7 +621,7 @@ fn jobs_that_wait_end_when_the_engine_is_lost() {
     let ended: Vec<_> =
         pair.poll().iter().map(|ended| (ended.ticket.channel, ended.outcome.result)).collect();
     assert_eq!(ended, [(1, Err(Failure::EngineReset))], "the other one may touch memory");
-    assert_eq!(pair.worker_end.places(), None, "nobody waits for it");
+    assert_eq!(pair.worker_end.limit(), None, "nobody waits for it");
 }
 
 #[test]

@@ -185,9 +185,8 @@ impl ExternalEngine {
         self.fault
     }
 
-    /// How many jobs should be posted at a time of those that nobody else can do. `None` if the engine process gets no more work, so
-    /// that none has to wait for it.
-    pub fn places(&self) -> Option<u32> {
+    /// How many jobs the engine process has at most. `None` if it gets no more work: then no job has to wait for it.
+    pub fn limit(&self) -> Option<u32> {
         (!self.is_over()).then_some(self.limit)
     }
 

@@ -271,8 +271,7 @@ impl<M> Channels<M> {
     }
 
     /// Places a new request, which may need one of `places`; `Ok(None)` if it waits. If the policy `promises` deadlines, a request
-    /// with a deadline never waits.
-    /// One `held` by an order passed the quota when the order took it.
+    /// with a deadline never waits. One `held` by an order passed the quota when the order took it.
     pub(crate) fn place(
         &mut self,
         admitted: Admitted<M>,

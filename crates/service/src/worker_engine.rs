@@ -174,7 +174,7 @@ impl<E: Engine> WorkerEngine<E> {
     fn bound_places(&mut self, operation: &Operation<Region<Mapping>>) -> Option<Places> {
         loop {
             let places = self.externals.iter_mut().find_map(|External { id, device, .. }| {
-                let most = device.engine.places()?;
+                let most = device.engine.limit()?;
                 device.binds(operation).then_some(Places { group: id.group(), most })
             });
             if places.is_some() || !self.take_new_frames() {

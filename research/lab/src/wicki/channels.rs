@@ -9,6 +9,7 @@
 use memferry_drivers::sdma::{ChannelConfig, Priority, Settings as Global};
 use serde::Deserialize;
 
+use super::judge_bulk::{both, exceptions};
 use super::machine::{self, MEMORY, Machine, MachineError};
 use super::transfer;
 use crate::claims::Place;
@@ -114,29 +115,22 @@ fn linking(case: &Case<'_>) -> Result<Verdict, RunError> {
     let linked = line("linked channels")?;
     let apart = line("started by the interrupt handler")?;
     let mut finding = Finding::of(case.claim);
-    for ((bytes, linked), (_, apart)) in linked.points.iter().zip(&apart.points) {
+    for (bytes, linked, apart) in both(linked, apart) {
         let kib = bytes / 1024.0;
-        finding.figure(format!("{kib} KiB, linked, us"), *linked);
-        finding.figure(format!("{kib} KiB, by the handler, us"), *apart);
+        finding.figure(format!("{kib} KiB, linked, us"), linked);
+        finding.figure(format!("{kib} KiB, by the handler, us"), apart);
     }
-    let slower = exceptions(linked, apart);
+    let is_faster = |linked, apart| linked < apart;
+    let slower = exceptions(both(linked, apart), is_faster);
     let words = "a transfer of a chain takes less time than one that the handler starts";
-    let except = if slower.is_empty() { String::new() } else { format!(", but not at {slower}") };
-    finding.check(slower.is_empty(), format!("{words}{except}"));
-    let without = exceptions(line("linked, no refresh")?, line("by the handler, no refresh")?);
-    finding.because(if without.is_empty() {
-        "of the memory's refreshes: without them linked is faster at each of these sizes".to_owned()
-    } else {
-        format!("not confirmed: without refresh it does not hold either, at {without}")
+    let except = slower.as_ref().map_or(String::new(), |slower| format!(", {slower}"));
+    finding.check(slower.is_none(), format!("{words}{except}"));
+    let [linked, apart] = [line("linked, no refresh")?, line("by the handler, no refresh")?];
+    finding.because(match exceptions(both(linked, apart), is_faster) {
+        None => "of the memory's refreshes: without them linked is faster at each of these sizes".to_owned(),
+        Some(slower) => format!("not confirmed: without refresh linked is faster, {slower}"),
     });
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
-}
-
-/// The sizes at which `linked` does not take less time than `apart`.
-fn exceptions(linked: &Series, apart: &Series) -> String {
-    let both = linked.points.iter().zip(&apart.points);
-    let slower = both.filter(|((_, linked), (_, apart))| linked >= apart);
-    slower.map(|((bytes, _), _)| format!("{} KiB", bytes / 1024.0)).collect::<Vec<_>>().join(", ")
 }
 
 fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {

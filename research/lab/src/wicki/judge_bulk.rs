@@ -31,12 +31,12 @@ const NEAR: f64 = 0.9;
 const CACHED_BYTES: std::ops::RangeInclusive<f64> = 4096.0..=32768.0;
 
 /// Points of both lines: size and both values.
-fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item = (f64, f64, f64)> + 'a {
+pub(super) fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item = (f64, f64, f64)> + 'a {
     one.points.iter().zip(&other.points).map(|((size, one), (_, other))| (*size, *one, *other))
 }
 
 /// The sizes at which a condition fails, in words; `None` if it always holds.
-fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
+pub(super) fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
     let broken: Vec<String> = of
         .filter(|(_, one, other)| !holds(*one, *other))
         .map(|(size, ..)| format!("{}", size / KIB))
