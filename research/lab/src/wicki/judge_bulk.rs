@@ -36,7 +36,10 @@ pub(super) fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item
 }
 
 /// The sizes at which a condition fails, in words; `None` if it always holds.
-pub(super) fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
+pub(super) fn exceptions(
+    of: impl Iterator<Item = (f64, f64, f64)>,
+    holds: impl Fn(f64, f64) -> bool,
+) -> Option<String> {
     let broken: Vec<String> = of
         .filter(|(_, one, other)| !holds(*one, *other))
         .map(|(size, ..)| format!("{}", size / KIB))
