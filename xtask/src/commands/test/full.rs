@@ -7,6 +7,7 @@
 //!       └─ fails ───────────► the run ends with its status; the next run starts with it
 //! ```
 
+use std::fs;
 use std::time::{Duration, Instant};
 
 use super::parts::{self, PARTS, Part};
@@ -55,10 +56,12 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn new(work: &'a Work<'a>, is_fresh: bool) -> Self {
         let sources = progress::sources(work.place);
-        let progress = match &sources {
-            Some(sources) if !is_fresh => Progress::load(&progress::path(work.place), sources),
-            _ => Progress::none(sources.as_deref().unwrap_or("unknown")),
-        };
+        let path = progress::path(work.place);
+        if is_fresh || sources.is_none() {
+            // What cannot be removed cannot be replaced either, and that is said after the first part.
+            let _ = fs::remove_file(&path);
+        }
+        let progress = Progress::load(&path, sources.as_deref().unwrap_or("unknown"));
         Self { work, progress, results: Vec::new(), not_run: Vec::new() }
     }
 
@@ -96,8 +99,7 @@ impl<'a> Run<'a> {
         let seconds = start.elapsed().as_secs();
         match ended {
             Ok(()) => {
-                self.progress.add(part.name, seconds);
-                if let Err(error) = self.progress.save(&progress::path(self.work.place)) {
+                if let Err(error) = self.progress.note(&progress::path(self.work.place), part.name, seconds) {
                     say(format_args!("cannot note that {} passed: {error}", part.name));
                 }
                 self.note(part, &format!("passed in {seconds} s"));

@@ -60,6 +60,13 @@ impl Progress {
         self.passed.iter().find(|(passed, _)| passed == name).map(|(_, seconds)| *seconds)
     }
 
+    /// Adds a part to these and to those of the file, where a run beside this one may have noted others meanwhile.
+    pub(crate) fn note(&mut self, path: &Path, name: &str, seconds: u64) -> io::Result<()> {
+        *self = Self::load(path, &self.sources);
+        self.add(name, seconds);
+        self.save(path)
+    }
+
     pub(crate) fn add(&mut self, name: &str, seconds: u64) {
         self.passed.retain(|(passed, _)| passed != name);
         self.passed.push((name.to_owned(), seconds));
@@ -123,6 +130,17 @@ mod tests {
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
         assert_eq!(found, progress);
         assert_eq!((found.seconds("loom"), found.seconds("lab")), (Some(97), None));
+    }
+
+    #[test]
+    fn runs_side_by_side_keep_each_others_parts() {
+        let path = file("beside");
+        let [mut one, mut other] = [(); 2].map(|()| Progress::load(&path, "abc"));
+        one.note(&path, "loom", 96).unwrap();
+        other.note(&path, "soak", 600).unwrap();
+        let found = Progress::load(&path, "abc");
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+        assert_eq!((found.seconds("loom"), found.seconds("soak")), (Some(96), Some(600)));
     }
 
     #[test]
