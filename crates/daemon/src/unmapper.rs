@@ -69,12 +69,13 @@ fn run(items: Receiver<Item>, rests: &Rests) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rests::ALLOWED;
 
     #[test]
     fn memory_of_a_resting_user_is_not_unmapped() {
         let rests = Arc::new(Rests::default());
-        // A call that takes so long costs a rest of five seconds.
-        rests.timed(7, || std::thread::sleep(Duration::from_millis(100)));
+        // A call that takes so long costs a rest of 25 seconds.
+        rests.timed(7, || std::thread::sleep(ALLOWED));
         let (sender, items) = channel();
         let unsealed = |user| {
             let memory = Arc::new(());
