@@ -263,8 +263,8 @@ pub trait Engine {
         descriptor: Descriptor<Self::Memory>,
     ) -> Result<Ticket, Refused<Descriptor<Self::Memory>>>;
 
-    /// The places of which the operation needs one besides a channel, if any. More may be posted, but each then occupies a channel
-    /// while it waits.
+    /// The places of which the operation needs one besides a channel, if any. A caller may post more operations than there are places:
+    /// each of the others keeps its channel until a place is free.
     fn places(&mut self, _operation: &Operation<Region<Self::Memory>>) -> Option<Places> {
         None
     }

@@ -7,13 +7,13 @@
 //!       └─ fails ───────────► the run ends with its status; the next run starts with it
 //! ```
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use super::parts::{self, PARTS, Part};
 use super::progress::{self, Progress};
 use crate::arguments;
 use crate::failure::Failure;
+use crate::files;
 use crate::line::Line;
 use crate::stages::{output, print, say};
 use crate::work::Work;
@@ -28,9 +28,9 @@ pub(super) fn run(work: &Work, test: &arguments::Test) -> Result<(), Failure> {
     }
     if test.parts.is_empty() {
         let parts: Vec<&Part> = PARTS.iter().filter(|part| part.is_default).collect();
-        return Run::new(work, test.fresh).run(&parts, true);
+        return Run::new(work, test.fresh)?.run(&parts, true);
     }
-    Run::new(work, test.fresh).run(&parts::named(&test.parts)?, false)
+    Run::new(work, test.fresh)?.run(&parts::named(&test.parts)?, false)
 }
 
 fn list() -> String {
@@ -54,15 +54,17 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(work: &'a Work<'a>, is_fresh: bool) -> Self {
-        let sources = progress::sources(work.place);
+    fn new(work: &'a Work<'a>, is_fresh: bool) -> Result<Self, Failure> {
         let path = progress::path(work.place);
-        if is_fresh || sources.is_none() {
-            // What cannot be removed cannot be replaced either, and that is said after the first part.
-            let _ = fs::remove_file(&path);
-        }
-        let progress = Progress::load(&path, sources.as_deref().unwrap_or("unknown"));
-        Self { work, progress, results: Vec::new(), not_run: Vec::new() }
+        let progress = match progress::sources(work.place) {
+            Some(sources) if !is_fresh => Progress::load(&path, &sources),
+            sources => {
+                let none = Progress::none(sources.as_deref().unwrap_or("unknown"));
+                none.save(&path).map_err(|error| files::broken(&path, &error))?;
+                none
+            }
+        };
+        Ok(Self { work, progress, results: Vec::new(), not_run: Vec::new() })
     }
 
     /// Runs parts. Parts that passed earlier are run again only if they are named.
