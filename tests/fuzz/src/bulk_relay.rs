@@ -8,17 +8,15 @@
 
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use memferry::{Client, Identity, RefusalKind};
 use memferry_bulk::RemoteUser;
-use memferry_bulk::relay::{Carried, Closed, Guest, Relay};
+use memferry_bulk::relay::{Carried, Closed, Relay};
 use memferry_shm::conduit;
 use rustix::net::Shutdown;
 
 use crate::bulk_slot::{
-    AREA_BYTES, Hostile, LeavesNoThread, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot, WORDS,
-    clients, sockets,
+    AREA_BYTES, Hostile, LeavesNoThread, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot, WORDS, clients,
 };
 use crate::input::Input;
 
@@ -52,8 +50,6 @@ struct Rig {
 
 impl Rig {
     fn new((link, other, identity): &(Client, Client, Identity), has_session: bool) -> Self {
-        let (ours, theirs) = sockets();
-        let mut client = Hostile::new(ours);
         let mut identity = *identity;
         if !has_session {
             // The client is of another service, so it has none here.
@@ -64,8 +60,8 @@ impl Rig {
         request.extend(0_u32.to_le_bytes());
         request.extend(b"name");
         request.resize(request.len() + 28, 0);
-        client.send_memory(&request);
-        let guest = Guest::receive(theirs, link, Duration::from_secs(60)).expect("a good request");
+        let (mut client, guest) = Hostile::request(link, &request);
+        let guest = guest.expect("a good request");
         let user = RemoteUser { node: "beta".parse().expect("a name"), user: 5 };
         let relay = guest.join(user, 77).expect("a client that waits");
         assert_eq!(relay.session().is_some(), has_session);

@@ -7,7 +7,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use memferry::{Client, Identity, NodeName, SessionId};
 use memferry_bulk::relay::{Guest, Wish, is_name};
@@ -15,7 +14,7 @@ use memferry_bulk::{LinkRefusal, RemoteUser};
 use memferry_shm::{conduit, frame};
 use rustix::fs::MemfdFlags;
 
-use crate::bulk_slot::{HELLO_BYTES, Hostile, LeavesNoThread, MEMORY_BYTES, clients, sockets};
+use crate::bulk_slot::{HELLO_BYTES, Hostile, LeavesNoThread, MEMORY_BYTES, clients, send_request};
 use crate::input::Input;
 
 /// Bytes of a request before its users.
@@ -40,17 +39,17 @@ pub fn bulk_request(data: &[u8]) {
     };
     // No packet of the kernel's is longer.
     let request = &request[..request.len().min(conduit::MAXIMUM_BYTES + 1)];
-    let (ours, theirs) = sockets();
     let descriptors = gifts(gift);
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    conduit::send(ours.as_fd(), request, &borrowed, false).expect("room for a packet");
     let expected = read(request).filter(|(greeting, _)| {
         // The session of a client of this service has to be one of this process.
         let is_there = || link.identify(SessionId(greeting.session)).is_ok();
         let is_there = greeting.service != identity.service.0 || is_there();
         gift % 8 < 4 && is_there
     });
-    let guest = Guest::receive(theirs, link, Duration::from_secs(60));
+    let (ours, guest) = send_request(link, |ours| {
+        conduit::send(ours.as_fd(), request, &borrowed, false).expect("room for a packet");
+    });
     match (guest, expected) {
         (Ok(guest), Some((greeting, wish))) => {
             assert_eq!((guest.wish(), guest.longest()), (&wish, greeting.longest));

@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use memferry::{Client, Identity, SessionId};
+use memferry_bulk::ConnectError;
+use memferry_bulk::relay::Guest;
 use memferry_shm::conduit;
 use memferry_shm::frame;
 use memferry_shm::mapping::{Access, Mapping};
@@ -181,6 +183,20 @@ pub(crate) fn sockets() -> (OwnedFd, OwnedFd) {
     (ours, theirs)
 }
 
+/// What a link makes of the request that `send` sends from one of two sockets, and that socket. Targets that run side by side are
+/// one user, so the descriptors that they have just sent may be too many for another request: then it is sent again.
+pub(crate) fn send_request(link: &Client, send: impl Fn(&OwnedFd)) -> (OwnedFd, Result<Guest, ConnectError>) {
+    for _ in 0..10_000 {
+        let (ours, theirs) = sockets();
+        send(&ours);
+        match Guest::receive(theirs, link, Duration::from_secs(60)) {
+            Err(ConnectError::Closing { .. }) => std::thread::sleep(Duration::from_millis(1)),
+            guest => return (ours, guest),
+        }
+    }
+    panic!("the descriptors of this user are not closed after 10,000 requests");
+}
+
 /// The end that a target plays: its memory, and that of the other end.
 pub(crate) struct Hostile {
     pub(crate) socket: OwnedFd,
@@ -194,9 +210,13 @@ pub(crate) struct Hostile {
 
 impl Hostile {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        let (memory, mapping) = frame::allocate_sealed(MEMORY_BYTES, false).expect("memory");
-        let words = MappedWords::new(mapping).expect("aligned memory");
+        let (memory, words) = Self::memory();
         Self { socket, memory, words, theirs: None, written: 0 }
+    }
+
+    fn memory() -> (OwnedFd, MappedWords) {
+        let (memory, mapping) = frame::allocate_sealed(MEMORY_BYTES, false).expect("memory");
+        (memory, MappedWords::new(mapping).expect("aligned memory"))
     }
 
     /// A greeting of a client with this identity.
@@ -208,6 +228,15 @@ impl Hostile {
             bytes.extend(word.to_le_bytes());
         }
         bytes
+    }
+
+    /// The end of a client that requests a channel with these bytes, and what a link makes of the request.
+    pub(crate) fn request(link: &Client, bytes: &[u8]) -> (Self, Result<Guest, ConnectError>) {
+        let (memory, words) = Self::memory();
+        let (socket, guest) = send_request(link, |socket| {
+            conduit::send(socket.as_fd(), bytes, &[memory.as_fd()], false).expect("room for a packet");
+        });
+        (Self { socket, memory, words, theirs: None, written: 0 }, guest)
     }
 
     /// Sends bytes with this end's memory.

@@ -9,11 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use memferry::{Client, Identity, NodeName};
 use memferry_bulk::RemoteUser;
-use memferry_bulk::relay::Guest;
 use memferry_link::Stage;
 use memferry_link::message::{Message, Step};
 use memferry_shm::conduit;
@@ -22,7 +20,7 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use crate::bulk_slot::{
     AREA_BYTES, HELLO_BYTES, Hostile, LeavesNoThread, RECEIVER_CLOSED, RETIRED, SENDER_CLOSED, SLOTS, Slot,
-    clients, sockets,
+    clients,
 };
 use crate::input::Input;
 
@@ -216,8 +214,6 @@ impl<'a> Rig<'a> {
         self.round(false);
         let what = input.u8();
         let (link, other, identity) = self.service;
-        let (ours, theirs) = sockets();
-        let end = Hostile::new(ours);
         self.serial += 1;
         let longest = self.serial;
         let listens = what & 1 == 1;
@@ -241,8 +237,8 @@ impl<'a> Rig<'a> {
             request.extend(one.node.to_bytes());
             request.extend(one.user.to_le_bytes());
         }
-        end.send_memory(&request);
-        let guest = Guest::receive(theirs, link, Duration::from_secs(60)).expect("a good request");
+        let (end, guest) = Hostile::request(link, &request);
+        let guest = guest.expect("a good request");
         if !self.stage.welcome(guest) {
             return;
         }
