@@ -14,7 +14,6 @@
 #include <linux/uaccess.h>
 #include <asm/cpufeature.h>
 #include <asm/ptrace.h>
-#include <asm/special_insns.h>
 #include <asm/trapnr.h>
 
 #define LONGEST 12
@@ -180,7 +179,8 @@ static int __init movdir64b_start(void)
 	error = register_die_notifier(&block);
 	if (error)
 		return error;
-	movdir64b(to, from);
+	/* Not by the kernel's movdir64b(): whether that takes a pointer to memory or to a device depends on the version. */
+	asm volatile("movdir64b (%1), %0" : : "r"(to), "r"(from) : "memory");
 	if (memcmp(from, to, sizeof(from)) || performed != 1) {
 		unregister_die_notifier(&block);
 		return -EIO;
