@@ -158,15 +158,9 @@ fn far(client: &Client, length: u64) -> Frame {
     harness::far(client, "cuda", length)
 }
 
-/// A frame in host memory that the engine has, too. On a busy machine it may be too late for one: then another one is tried.
+/// A frame in host memory that the engine has, too.
 fn host(client: &Client, length: u64) -> Frame {
-    let mut frame = None;
-    wait_until("the engine to have a frame", || {
-        let before = state(client).frames;
-        frame = Some(client.frame(length).alloc().unwrap());
-        state(client).frames > before
-    });
-    frame.unwrap()
+    harness::near(client, length, &far(client, 1))
 }
 
 /// A frame in host memory, of random bytes.
@@ -178,7 +172,7 @@ fn near(client: &Client, length: u64, seed: u64) -> Frame {
 
 /// The bytes of a frame in VRAM.
 fn fetched(client: &Client, queue: &mut Queue, far: &Frame) -> Vec<u8> {
-    let host = host(client, far.length());
+    let host = harness::near(client, far.length(), far);
     queue.run(copy(far, host.slice(..far.length()))).unwrap();
     let mut bytes = vec![0; far.length() as usize];
     host.read(0, &mut bytes).unwrap();
@@ -437,7 +431,7 @@ fn role_reads() {
     let client = connect_as_told(&socket);
     let granted = client.accept(next_order().parse::<GrantToken>().unwrap()).unwrap();
     let mut queue = client.queue(64).unwrap();
-    let host = host(&client, granted.length());
+    let host = harness::near(&client, granted.length(), &granted);
     queue.run(copy(&granted, host.slice(..granted.length()))).unwrap();
     let is_right = contents(&host)[..granted.length() as usize] == noise(4 * MIB as usize, 7)[4096..];
     report(if is_right { "right" } else { "wrong" });
@@ -685,7 +679,8 @@ fn a_service_that_comes_back_has_its_engine_again() {
     stage.service.replace(&["--workers=2", "--channels=8", "--engine", &engine]);
     let client = stage.service.client();
     let device = far(&client, MEMORY);
-    let source = near(&client, MIB, 10);
+    let source = harness::near(&client, MIB, &device);
+    source.write(0, &noise(MIB as usize, 10)).unwrap();
     let mut queue = client.queue(8).unwrap();
     let whole = fetched(&client, &mut queue, &device);
     assert!(whole.iter().all(|byte| *byte == 0));

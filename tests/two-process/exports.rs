@@ -157,18 +157,6 @@ fn far(client: &Client, length: u64) -> Frame {
     client.frame(length).home("own").alloc().unwrap()
 }
 
-/// A frame in host memory that the engine has, too.
-fn host(client: &Client, length: u64) -> Frame {
-    let frames = || client.status().unwrap().engines.remove(0).frames;
-    let mut frame = None;
-    wait_until("the engine to have a frame", || {
-        let before = frames();
-        frame = Some(client.frame(length).alloc().unwrap());
-        frames() > before
-    });
-    frame.unwrap()
-}
-
 fn refusal(exported: Result<Exported, ExportError>) -> (RefusalKind, String) {
     match exported {
         Err(ExportError::Call(CallError::Refused(refusal))) => (refusal.kind, refusal.message),
@@ -189,7 +177,7 @@ fn contents(memory: &Mapping, length: u64) -> Vec<u8> {
 
 /// Bytes go into the frame by a request and out by the mapping, and the other way round.
 fn assert_shared(client: &Client, queue: &mut Queue, far: &Frame, memory: &Mapping) {
-    let near = host(client, far.length());
+    let near = harness::near(client, far.length(), far);
     let bytes = noise(far.length() as usize, 31);
     near.write(0, &bytes).unwrap();
     queue.run(copy(near.slice(..far.length()), far)).unwrap();
@@ -322,7 +310,7 @@ fn role_exports_a_grant() {
     let granted = client.accept(next_order().parse::<GrantToken>().unwrap()).unwrap();
     report(refusal(granted.export()).1);
     let mut queue = client.queue(4).unwrap();
-    let near = host(&client, 1);
+    let near = harness::near(&client, 1, &granted);
     queue.run(copy(granted.slice(..1), near.slice(..1))).unwrap();
     report("read");
     assert_eq!(next_order(), "on");

@@ -192,7 +192,7 @@ pub(crate) fn process(
                 frames.insert(frame, mapping);
                 return answer(done, &[]);
             };
-            // The owner's registration waits for the answer, not for the watcher, and requests for the frame are refused until then.
+            // The owner's registration waits for the answer, not for the watcher. Requests for the frame wait or are refused until then.
             answer(done, &[])?;
             watcher.mapped(frame, &mapping);
             frames.insert(frame, mapping);

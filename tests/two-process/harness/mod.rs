@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Client, Copy2d, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Ticket, Transfer,
-    TransferError, copy, copy_2d, fill_2d,
+    CallError, Client, Copy2d, Count2d, Done, Failure, Fill2d, Frame, FrameError, Output, PixelSize, Plane,
+    Queue, RefusalKind, RunError, Ticket, Transfer, TransferError, copy, copy_2d, fill_2d,
 };
 use memferry_service::protocol::{
     self, Answer, Envelope, Hello, Refusal, Reply, VERSIONS, Violation, Welcome,
@@ -293,6 +293,30 @@ pub fn far(client: &Client, engine: &str, length: u64) -> Frame {
         frame.is_some()
     });
     frame.unwrap()
+}
+
+/// A frame in host memory that the engine of `far`, a frame in its own memory, has, too: a byte of `far` was copied to it. Whenever the engine
+/// is late with one on a busy machine, the service offers it no frame of this user for ten seconds and more.
+pub fn near(client: &Client, length: u64, far: &Frame) -> Frame {
+    let mut queue = client.queue(2).unwrap();
+    let since = Instant::now();
+    loop {
+        assert!(since.elapsed() < 4 * SOON, "timed out: the engine to have a frame");
+        let frame = match client.frame(length).alloc() {
+            // An earlier one took long to map.
+            Err(FrameError::Call(CallError::Refused(refusal))) if refusal.kind == RefusalKind::Frame => {
+                continue;
+            }
+            allocated => allocated.unwrap(),
+        };
+        match queue.run(copy(far.slice(..1), frame.slice(..1))) {
+            Err(RunError::Transfer(error)) if error.failure == Failure::Unsupported => {}
+            copied => {
+                copied.unwrap();
+                return frame;
+            }
+        }
+    }
 }
 
 /// Asserts that a client can copy bytes from one of its frames to another.
