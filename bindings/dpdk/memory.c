@@ -306,6 +306,21 @@ static void replace_files(const struct rte_memseg *first, size_t length, int fil
         close(nothing);
 }
 
+/* Allocates the pages of a file. A signal ends fallocate, which frees again what it had before on tmpfs of older kernels, so it is called for
+ * a few pages at a time. */
+static int allocate_pages(int descriptor, size_t length) {
+    const size_t most = 4 << 20;
+
+    for (size_t at = 0; at < length; at += most) {
+        size_t piece = length - at < most ? length - at : most;
+
+        while (fallocate(descriptor, 0, (off_t)at, (off_t)piece) != 0)
+            if (errno != EINTR)
+                return -1;
+    }
+    return 0;
+}
+
 /* Makes a memfd of that size, allocated, and maps it. */
 static int make_memory(size_t length, size_t page, void **mapped) {
     unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
@@ -316,7 +331,7 @@ static int make_memory(size_t length, size_t page, void **mapped) {
     descriptor = memfd_create("memferry-dpdk", flags);
     if (descriptor < 0)
         return -1;
-    if (ftruncate(descriptor, length) == 0 && fallocate(descriptor, 0, 0, length) == 0) {
+    if (ftruncate(descriptor, length) == 0 && allocate_pages(descriptor, length) == 0) {
         *mapped = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
         if (*mapped != MAP_FAILED)
             return descriptor;

@@ -6,6 +6,7 @@
  * owner can also map. The service must be configured with an engine of that name. Requests are done in pieces: progress keeps a long one from being taken
  * for stalled, and an early end is possible. SPDX-License-Identifier: Apache-2.0 OR MIT */
 #define _GNU_SOURCE 1 /* memfd_create, F_ADD_SEALS */
+#include <errno.h>
 #include <fcntl.h>
 #include <memferry_engine.h>
 #include <stdint.h>
@@ -180,8 +181,11 @@ static void *allocate(void *list, uint64_t frame, uint64_t length) {
     if (!own)
         return NULL;
     *own = (struct own){frame, length, MAP_FAILED, memfd_create("memferry-own", MFD_CLOEXEC | MFD_ALLOW_SEALING), *first};
-    if (own->memfd >= 0 && posix_fallocate(own->memfd, 0, (off_t)length) == 0 &&
-        fcntl(own->memfd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
+    int error;
+    do
+        error = posix_fallocate(own->memfd, 0, (off_t)length);
+    while (error == EINTR);
+    if (error == 0 && fcntl(own->memfd, F_ADD_SEALS, F_SEAL_SHRINK) == 0)
         own->bytes = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, own->memfd, 0);
     if (own->bytes == MAP_FAILED) {
         discard(own);

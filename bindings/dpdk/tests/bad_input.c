@@ -15,6 +15,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -401,7 +402,18 @@ static void external_memory(bool is_embedded) {
     scene(is_embedded ? "the program's own memory is mapped and unmapped" : "the program's own memory is refused");
 }
 
-/* Memory that DPDK takes and gives back while the device is there. Without huge pages there is no such memory. */
+static void on_signal(int number) { (void)number; }
+
+/* Sends the program a signal so often, as a profiler does; never if it is 0. */
+static void signals_every(suseconds_t microseconds) {
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct itimerval timer = {{0, microseconds}, {0, microseconds}};
+
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+/* Memory that DPDK takes and gives back while the device is there, also while signals come. Without huge pages there is no such memory. */
 static void growing_memory(void) {
     size_t length = 96 << 20; /* more than EAL has at the start, with -m 64 */
     char *more;
@@ -409,6 +421,7 @@ static void growing_memory(void) {
     if (!rte_eal_has_hugepages())
         return;
     start();
+    signals_every(2000);
     for (int round = 0; round < 3; round++) {
         more = rte_malloc(NULL, length, 0);
         CHECK(more);
@@ -424,6 +437,7 @@ static void growing_memory(void) {
         CHECK(rte_dma_copy(dev, 0, at(source), at(more + length / 2), BYTES, RTE_DMA_OP_FLAG_SUBMIT) >= 0);
         CHECK(only_status() == RTE_DMA_STATUS_INVALID_DST_ADDR);
     }
+    signals_every(0);
     CHECK(rte_dma_stop(dev) == 0);
     scene("memory comes and goes while the device is there");
 }

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, FileType, MemfdFlags, SealFlags, SeekFrom, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use thiserror::Error;
 
 use crate::mapping::{Access, Mapping};
@@ -28,6 +28,9 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Size of a large page of tmpfs on the supported machines.
 const LARGE_PAGE: u64 = 2 << 20;
+
+/// Bytes that one call allocates: about a millisecond's worth.
+const PIECE_BYTES: u64 = 2 * LARGE_PAGE;
 
 /// Seals a frame must carry.
 const REQUIRED: SealFlags =
@@ -110,8 +113,18 @@ fn allocate_named(
         .map_err(|source| AllocateError::System { length, step: "mmap", source })?;
     // The policy applies to new pages only, so it is set before fallocate.
     placement.node.map_or(Ok(()), |node| placement::bind(&mapping, node))?;
-    rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, rounded).map_err(failed("fallocate"))?;
+    allocate_pages(descriptor.as_fd(), rounded).map_err(failed("fallocate"))?;
     Ok((descriptor, mapping))
+}
+
+/// Allocates all pages of a memfd. A signal ends `fallocate`, which frees again what it had before on tmpfs of older kernels, so it is
+/// called for a few pages at a time: a program with a timer, as a profiler has it, would else never get a long frame.
+fn allocate_pages(descriptor: BorrowedFd<'_>, length: u64) -> Result<(), Errno> {
+    for at in (0..length).step_by(PIECE_BYTES as usize) {
+        let piece = PIECE_BYTES.min(length - at);
+        retry_on_intr(|| rustix::fs::fallocate(descriptor, FallocateFlags::empty(), at, piece))?;
+    }
+    Ok(())
 }
 
 /// Why the service refuses a descriptor as a frame.
@@ -304,8 +317,7 @@ fn check_allocated(
     if allocated > length {
         // The end lies inside a large page, so up to a large page's worth of ordinary pages may still be missing before
         // it; fallocate adds them.
-        rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, announced)
-            .map_err(failed("fallocate"))?;
+        allocate_pages(descriptor, announced).map_err(failed("fallocate"))?;
     }
     Ok(())
 }
