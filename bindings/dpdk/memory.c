@@ -12,6 +12,8 @@
 #define _GNU_SOURCE
 #include "memory.h"
 
+#include "../pages.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -304,21 +306,6 @@ static void replace_files(const struct rte_memseg *first, size_t length, int fil
     }
     if (nothing >= 0)
         close(nothing);
-}
-
-/* Allocates the pages of a file. A signal ends fallocate, which frees again what it had before on tmpfs of older kernels, so it is called for
- * a few pages at a time. */
-static int allocate_pages(int descriptor, size_t length) {
-    const size_t most = 4 << 20;
-
-    for (size_t at = 0; at < length; at += most) {
-        size_t piece = length - at < most ? length - at : most;
-
-        while (fallocate(descriptor, 0, (off_t)at, (off_t)piece) != 0)
-            if (errno != EINTR)
-                return -1;
-    }
-    return 0;
 }
 
 /* Makes a memfd of that size, allocated, and maps it. */

@@ -8,7 +8,6 @@
  * SPDX-License-Identifier: Apache-2.0 OR MIT */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -19,6 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "../pages.h"
 #include "provider.h"
 
 #define MEMFD_NAME "memferry-fi"
@@ -209,21 +209,6 @@ static void free_unmapped(void) {
 }
 
 /* ---- Moving ---- */
-
-/* Allocates the pages of a file. A signal ends fallocate, which frees again what it had before on tmpfs of older kernels, so it is called for
- * a few pages at a time. */
-static int allocate_pages(int descriptor, size_t length) {
-    const size_t most = 4 << 20;
-
-    for (size_t at = 0; at < length; at += most) {
-        size_t piece = length - at < most ? length - at : most;
-
-        while (fallocate(descriptor, 0, (off_t)at, (off_t)piece) != 0)
-            if (errno != EINTR)
-                return -1;
-    }
-    return 0;
-}
 
 static int make_memfd(size_t length, void **mapped) {
     int descriptor = memfd_create(MEMFD_NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);

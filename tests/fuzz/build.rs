@@ -18,7 +18,7 @@ const PLAYED: [&str; 4] = ["geteuid", "clock_gettime", "connect", "pthread_creat
 
 fn main() {
     println!("cargo:rustc-check-cfg=cfg(has_libfabric)");
-    for folder in [PROVIDER, "provider", "../../bindings/c/memferry.h"] {
+    for folder in [PROVIDER, "provider", "../../bindings/c/memferry.h", "../../bindings/pages.h"] {
         println!("cargo:rerun-if-changed={folder}");
     }
     println!("cargo:rerun-if-changed=/usr/include/rdma/providers/fi_prov.h");

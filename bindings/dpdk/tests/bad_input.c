@@ -404,7 +404,7 @@ static void external_memory(bool is_embedded) {
 
 static void on_signal(int number) { (void)number; }
 
-/* Sends the program a signal so often, as a profiler does; never if it is 0. */
+/* From now on a signal comes at this interval, as from a profiler; none if it is 0. */
 static void signals_every(suseconds_t microseconds) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     struct itimerval timer = {{0, microseconds}, {0, microseconds}};
