@@ -427,7 +427,7 @@ impl RawEngine {
         keeper.command(attach(EngineRole::Keeper), &[]).0.unwrap();
         let mut engine = Raw::open(&service.socket);
         let description = EngineDescription { memory_bytes: MEMORY, ..EngineDescription::default() };
-        let Ok(Answer::EngineAttached { workers, capacity }) =
+        let Ok(Answer::EngineAttached { workers, capacity, .. }) =
             engine.command(attach(EngineRole::Engine(description)), &[]).0
         else {
             panic!("not attached")

@@ -181,7 +181,8 @@ pub unsafe extern "C" fn mf_engine_complete(
 /// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`; with a comparison or a CRC, that
 /// they were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
 /// completes nor reports anything for as long as its configuration says (stall-ms). Each request must also move at 32 MiB/s at least,
-/// counted with those submitted before it. Returns 0.
+/// counted with those submitted before it, and has four times stall-ms on top. 0 bytes say that its memory is being prepared: until bytes
+/// are reported, only that limit holds. Returns 0.
 ///
 /// MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
 #[unsafe(no_mangle)]

@@ -26,8 +26,9 @@ use crate::process;
 
 /// About the cost of being woken.
 const SPIN: Duration = Duration::from_micros(50);
-/// How long a request that only this engine can do waits for a frame with which the watcher is not done.
-const ARRIVAL: Duration = Duration::from_millis(500);
+/// How many times the service's limit without progress a request that only this engine can do waits for a frame with which the watcher
+/// is not done. A request has to end within four times.
+const ARRIVAL_STALLS: u32 = 2;
 /// How often such a request is looked at.
 const LOOK: Duration = Duration::from_millis(1);
 /// How long a client's frame in own memory waits for an engine that has just begun to set its watcher: less than the service waits.
@@ -86,6 +87,8 @@ pub struct Engine {
     spin: Spin,
     /// Requests that wait for frames, and since when.
     held: VecDeque<(Work, Instant)>,
+    /// How long they wait.
+    arrival: Duration,
     /// Cancels that were noticed and that [`take_cancels`](Self::take_cancels) has not reported.
     has_cancels: bool,
     /// The keeper, until it has learned that this process has done work.
@@ -106,14 +109,20 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    /// An engine over an end and frames, of a keeper if it has one.
-    pub(crate) fn new(end: EngineEnd, frames: Frames, watcher: Watcher, keeper: Option<OwnedFd>) -> Self {
+    /// An engine over an end and frames, of a keeper if it has one. `stall` is the service's limit without progress.
+    pub(crate) fn new(
+        end: EngineEnd,
+        (frames, watcher): (Frames, Watcher),
+        stall: Duration,
+        keeper: Option<OwnedFd>,
+    ) -> Self {
         Self {
             end,
             frames,
             watcher,
             spin: Spin::new(SPIN),
             held: VecDeque::new(),
+            arrival: stall.saturating_mul(ARRIVAL_STALLS),
             has_cancels: false,
             keeper,
         }
@@ -185,7 +194,9 @@ impl Engine {
             return Some(Job::new(work.id, descriptor.with_hint(work.hint)));
         }
         let since = since.unwrap_or_else(Instant::now);
-        if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < ARRIVAL {
+        if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < self.arrival {
+            // It is being prepared, not stalled.
+            self.end.progress(work.id, 0, false);
             self.held.push_back((work, since));
         } else {
             self.end.complete(work.id, Outcome::refused(Failure::Unsupported));
@@ -209,7 +220,8 @@ impl Engine {
     /// Reports that the first `bytes` of the destination are final, or the last ones if `downward`. With a comparison or a CRC: that they
     /// were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
     /// completes nor reports anything for as long as its configuration says (`stall-ms`). Each request must also move at 32 MiB/s at
-    /// least, counted with those submitted before it.
+    /// least, counted with those submitted before it, and has four times `stall-ms` on top. 0 bytes say that its memory is being prepared:
+    /// until bytes are reported, only that limit holds.
     pub fn progress(&self, id: WorkId, bytes: u64, downward: bool) {
         self.end.progress(id, bytes, downward);
     }
@@ -327,7 +339,7 @@ fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<En
     let role = EngineRole::Engine(options.description);
     let attach = Command::AttachEngine { name: options.name.clone(), role };
     let (answer, _) = connection.call("attach the engine", attach, &[])?;
-    let Answer::EngineAttached { workers, capacity } = answer else {
+    let Answer::EngineAttached { workers, capacity, stall } = answer else {
         return Err(ConnectionError::Protocol("it answered an attached engine with something else"));
     };
     let end = open(&mut connection, workers, capacity)?;
@@ -336,7 +348,7 @@ fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<En
     let has_memory = options.description.memory_bytes > 0;
     let watcher = Watcher::awaited(if has_memory { WATCHER_LIMIT } else { Duration::ZERO });
     let name = options.name.clone();
-    let engine = Engine::new(end, frames.clone(), watcher.clone(), reports);
+    let engine = Engine::new(end, (frames.clone(), watcher.clone()), stall, reports);
     let thread = std::thread::Builder::new().name("memferry-frames".to_owned());
     let spawned = thread.spawn(move || {
         let follow = || {

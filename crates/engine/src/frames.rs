@@ -56,7 +56,7 @@ impl Frames {
 pub trait FrameWatcher: Send {
     /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame. The engine gets no
     /// such request before this has returned. Until then the CPU does them; those that also name the engine's own memory wait, at most
-    /// half a second.
+    /// twice the time that the service allows without progress (`stall-ms`).
     fn mapped(&mut self, frame: Handle, memory: &Mapping);
 
     /// No request names the frame any more; it is unmapped next, or freed with this call if it is the engine's own memory.

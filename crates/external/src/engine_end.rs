@@ -125,7 +125,8 @@ impl EngineEnd {
         }
     }
 
-    /// Reports how many bytes of the destination are final, counted from its start, or from its end if `downward`.
+    /// Reports how many bytes of the destination are final, counted from its start, or from its end if `downward`. 0 says that the request
+    /// is being prepared.
     pub fn progress(&self, id: WorkId, bytes: u64, downward: bool) {
         if let Some(pair) = self.pairs.get(id.worker as usize) {
             let _ = pair.publish_progress(id.tag, bytes, downward);

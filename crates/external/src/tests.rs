@@ -498,6 +498,22 @@ fn progress_that_never_ends_is_a_fault() {
 }
 
 #[test]
+fn a_job_that_is_prepared_does_not_stall_but_has_to_end() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    engine.progress(id, 0, false);
+    for round in 1..4 {
+        pair.poll_at(round * stall);
+        assert_eq!(pair.worker_end.fault(), None, "round {round}");
+    }
+    pair.poll_at(5 * stall);
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
 fn progress_back_and_forth_is_none() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();

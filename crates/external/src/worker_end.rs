@@ -410,7 +410,8 @@ impl ExternalEngine {
 
     /// Looks, a few times within the limit, whether the engine as a whole has made no progress, or a job takes far too long.
     ///
-    /// A job may wait behind others, so progress of any of them counts; but each has to end, also if the engine reports progress for ever.
+    /// A job may wait behind others, so progress of any of them counts. So does one whose memory is being prepared. But each has to end,
+    /// also if the engine reports progress for ever.
     fn check_progress(&mut self, now: Instant) {
         // A worker without deadlines does not read the clock for each poll, and says that it is the origin.
         let is_known = now > Instant::ORIGIN;
@@ -426,10 +427,13 @@ impl ExternalEngine {
                 continue;
             };
             let total = descriptor.operation().total_bytes();
-            let bytes = self.end.progress(*tag).map_or(0, |(bytes, _)| bytes.min(total));
-            if bytes > *seen {
-                *seen = bytes;
-                self.moved = Some(now);
+            if let Some((bytes, _)) = self.end.progress(*tag) {
+                let bytes = bytes.min(total);
+                // None of its bytes yet: the engine says that it prepares the memory.
+                if bytes > *seen || *seen == 0 {
+                    *seen = bytes;
+                    self.moved = Some(now);
+                }
             }
             is_overdue |= *due.get_or_insert_with(|| now.after(*time)) <= now;
         }

@@ -206,7 +206,7 @@ impl Engines {
         user: u32,
         name: &str,
         role: &EngineRole,
-    ) -> Result<(), Refusal> {
+    ) -> Result<Duration, Refusal> {
         let unknown = || {
             let why = format!("no engine of user {user} is called {name:?} in the service's configuration");
             refusal(RefusalKind::Argument, why)
@@ -220,17 +220,17 @@ impl Engines {
         match role {
             EngineRole::Keeper if entry.keeper.is_some() => {
                 let why = format!("engine {name} is connected already; stop its other process first");
-                Err(refusal(RefusalKind::System, why))
+                return Err(refusal(RefusalKind::System, why));
             }
             EngineRole::Keeper => {
                 entry.keeper = Some(Peer::new(session));
-                Ok(())
             }
             EngineRole::Engine(description) => {
                 description.check().map_err(|error| refusal(RefusalKind::Argument, error))?;
-                entry.attach_engine(session, index, *description)
+                entry.attach_engine(session, index, *description)?;
             }
         }
+        Ok(entry.config.stall)
     }
 
     /// The engine that a session is, with its description and configuration, if its queue pairs are not open yet.

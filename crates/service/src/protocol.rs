@@ -287,6 +287,8 @@ pub enum Answer {
         workers: u32,
         /// Capacity of the queue pair with each.
         capacity: u32,
+        /// The time without progress after which the service ends the session.
+        stall: Duration,
     } = 10,
     /// The engine's queue pairs are open. Descriptors: the service's memory, doorbell.
     EngineOpened = 11,

@@ -9,6 +9,7 @@
 //! | `driver=VERSION` | version of the driver, as `cuDriverGetVersion` writes it (12090) |
 //! | `slow=MICROSECONDS` | each command of a stream takes so much longer |
 //! | `hold` / `go` | streams stop before their next command; go on |
+//! | `register=held` / `register=go` | registering memory does not end; it does |
 //! | `lost=COMMANDS:CODE` | after so many more commands the context is lost: every later call answers CODE |
 //! | `register=refused` | memory of shared mappings of memfds cannot be registered |
 //! | `fail=CALL:CODE:TIMES` | the next so many calls of this function fail, without an effect |
@@ -33,6 +34,7 @@ pub(crate) struct Faults {
     pub(crate) refuses_memfds: bool,
     slow: Duration,
     holds: bool,
+    holds_registering: bool,
     /// Commands until the context is lost, and the code of that.
     losing: Option<(u64, Code)>,
     lost: Option<Code>,
@@ -50,6 +52,7 @@ static FAULTS: LazyLock<Mutex<Faults>> = LazyLock::new(|| {
         refuses_memfds: false,
         slow: Duration::ZERO,
         holds: false,
+        holds_registering: false,
         losing: None,
         lost: None,
         failing: BTreeMap::new(),
@@ -63,7 +66,7 @@ static FAULTS: LazyLock<Mutex<Faults>> = LazyLock::new(|| {
     Mutex::new(faults)
 });
 static GO: Condvar = Condvar::new();
-/// Orders in a file are looked for so often by streams that hold.
+/// Orders in a file are looked for so often by what holds.
 const LOOK: Duration = Duration::from_millis(1);
 
 pub(crate) fn faults() -> MutexGuard<'static, Faults> {
@@ -72,13 +75,24 @@ pub(crate) fn faults() -> MutexGuard<'static, Faults> {
     faults
 }
 
-/// Waits as long as the faults say before a command runs. An error: the context is lost, and the command does not run.
-pub(crate) fn before_command() -> Result<(), Code> {
+/// Waits as long as something is held, or until the context is lost.
+fn wait_while(is_held: impl Fn(&Faults) -> bool) -> MutexGuard<'static, Faults> {
     let mut faults = faults();
-    while faults.holds && faults.lost.is_none() {
+    while is_held(&faults) && faults.lost.is_none() {
         faults = GO.wait_timeout(faults, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         faults.read_orders();
     }
+    faults
+}
+
+/// Waits as long as the faults say before memory is registered.
+pub(crate) fn before_registering() {
+    drop(wait_while(|faults| faults.holds_registering));
+}
+
+/// Waits as long as the faults say before a command runs. An error: the context is lost, and the command does not run.
+pub(crate) fn before_command() -> Result<(), Code> {
+    let mut faults = wait_while(|faults| faults.holds);
     let slow = faults.slow;
     if let Some((left, code)) = faults.losing {
         faults.losing = left.checked_sub(1).map(|left| (left, code));
@@ -136,6 +150,7 @@ impl Faults {
                 "hold" => self.holds = true,
                 "go" => self.holds = false,
                 "register" if value == "refused" => self.refuses_memfds = true,
+                "register" if matches!(value, "held" | "go") => self.holds_registering = value == "held",
                 "lost" => {
                     let (commands, code) = value.split_once(':')?;
                     self.losing = Some((commands.parse().ok()?, code.parse().ok()?));

@@ -9,7 +9,7 @@ use crate::codes::{
     OPERATING_SYSTEM, OUT_OF_MEMORY,
 };
 use crate::context::{call_in_context, put};
-use crate::faults::faults;
+use crate::faults::{before_registering, faults};
 use crate::space::{Allocation, MappedVram, PINNED, Registered, VRAM, space};
 
 /// Of physical allocations and of their addresses, as on today's GPUs.
@@ -317,6 +317,7 @@ pub(crate) extern "C" fn cuMemUnmap(address: u64, length: usize) -> Code {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn cuMemHostRegister_v2(address: u64, length: usize, flags: u32) -> Code {
     call_in_context("cuMemHostRegister", || {
+        before_registering();
         let length = length as u64;
         if address == 0 || length == 0 || flags & !REGISTER_FLAGS != 0 || address & (VRAM | PINNED) != 0 {
             return Err(INVALID_VALUE);

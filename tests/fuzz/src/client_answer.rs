@@ -353,7 +353,11 @@ impl Hostile {
             }),
             8 => Answer::Exported { kind: ExportKind::Memory, length: first },
             9 => Answer::EngineOpened,
-            10 => Answer::EngineAttached { workers: first as u32, capacity: second as u32 },
+            10 => Answer::EngineAttached {
+                workers: first as u32,
+                capacity: second as u32,
+                stall: Duration::from_nanos(third),
+            },
             _ => Answer::Status(Box::new(self.status(first))),
         }
     }

@@ -59,7 +59,7 @@ impl Stage {
             Waiting { job: Job::new(work.id, located), operation: fill(SimMemory::new(vec![0; 100])) }
         });
         let waiting = waiting.collect();
-        let engine = Engine::new(end, Frames::default(), Watcher::default(), None);
+        let engine = Engine::new(end, (Frames::default(), Watcher::default()), stall, None);
         let timing = Timing { latency_ps: 0, ps_per_byte: 1000, preemption_bytes: Some(1) };
         let channels = Channels::new(FakeEngine::new(channels, timing));
         Self { worker, tickets, engine, waiting, channels }

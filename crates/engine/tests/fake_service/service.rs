@@ -78,7 +78,7 @@ impl FakeService {
         let mut keeper = self.accept();
         let (command, _) = keeper.command();
         assert_eq!(command, Command::AttachEngine { name: NAME.to_owned(), role: EngineRole::Keeper });
-        keeper.reply(Answer::EngineAttached { workers: 1, capacity: CAPACITY }, &[]);
+        keeper.reply(Answer::EngineAttached { workers: 1, capacity: CAPACITY, stall: TIME }, &[]);
         keeper
     }
 
@@ -94,7 +94,7 @@ impl FakeService {
             panic!("{command:?}");
         };
         assert_eq!(name, NAME);
-        peer.reply(Answer::EngineAttached { workers: 1, capacity: CAPACITY }, &[]);
+        peer.reply(Answer::EngineAttached { workers: 1, capacity: CAPACITY, stall: TIME }, &[]);
         let (command, mut descriptors) = peer.command();
         assert_eq!(command, Command::OpenEngine { workers: 1, capacity: CAPACITY });
         let memfd = descriptors.pop().unwrap();

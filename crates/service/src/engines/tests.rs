@@ -46,7 +46,7 @@ impl Bed {
     }
 
     fn attach(&mut self, session: SessionId, role: &EngineRole) -> Result<(), Refusal> {
-        self.engines.attach(session, USER, "example", role)
+        self.engines.attach(session, USER, "example", role).map(drop)
     }
 
     fn attach_engine(&mut self, session: SessionId) {

@@ -61,8 +61,9 @@ impl Service {
         role: &EngineRole,
     ) -> Result<Answer, Refusal> {
         let user = self.sessions().get(session).ok_or_else(session_closed)?.client.user;
-        self.engine_processes().attach(session, user, name, role)?;
-        Ok(Answer::EngineAttached { workers: self.workers.count() as u32, capacity: self.engine_capacity() })
+        let stall = self.engine_processes().attach(session, user, name, role)?;
+        let workers = self.workers.count() as u32;
+        Ok(Answer::EngineAttached { workers, capacity: self.engine_capacity(), stall })
     }
 
     pub(super) fn open_engine(

@@ -197,7 +197,9 @@ fn engine_bytes() {
         Command::Allocate { home: "gpu".to_owned(), length: 4096 },
         &join(&[&[15, 3], b"gpu", &[0x80, 0x20]]),
     );
-    pin_variant(Answer::EngineAttached { workers: 2, capacity: 32 }, &[10, 2, 32]);
+    let attached = Answer::EngineAttached { workers: 2, capacity: 32, stall: Duration::from_millis(3500) };
+    let half_a_second = &[0x80, 0xca, 0xb5, 0xee, 0x01];
+    pin_variant(attached, &join(&[&[10, 2, 32, 3], half_a_second]));
     pin_variant(Answer::EngineOpened, &[11]);
     let token = GrantToken::from_handle(HANDLE);
     let node = "beta".parse().unwrap();
