@@ -186,8 +186,10 @@ typedef struct mf_engine_request {
   int64_t destination_y_step;
 } mf_engine_request;
 
-// Is called when a frame was mapped, or before it is unmapped. The library calls it on the thread that maps frames. It should return
-// within milliseconds, must not touch the bytes, and cannot call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
+// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has one of its own and may take as long as
+// pinning takes; meanwhile functions are called for other frames, so what they share needs a lock. Those should return within milliseconds,
+// because frames of all users wait for them. No function may touch the bytes, rely on being called on the thread of an earlier call, as with
+// a context of a device, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
 typedef void (*mf_engine_frame_event)(void *context,
                                       uint64_t frame,
                                       void *base,
@@ -253,8 +255,8 @@ int mf_engine_complete(struct mf_engine_process *engine,
 // Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`; with a comparison or a CRC, that
 // they were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
 // completes nor reports anything for as long as its configuration says (stall-ms). Each request must also move at 32 MiB/s at least,
-// counted with those submitted before it, and has four times stall-ms on top. 0 bytes say that its memory is being prepared: until bytes
-// are reported, only that limit holds. Returns 0.
+// counted with those submitted before it, and has four times stall-ms on top. 0 bytes say that its memory is being prepared: for four
+// times stall-ms that is as good as progress. Returns 0.
 //
 // MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
 int mf_engine_progress(struct mf_engine_process *engine,
@@ -274,7 +276,7 @@ int mf_engine_is_cancelled(struct mf_engine_process *engine,
 int mf_engine_take_cancels(struct mf_engine_process *engine);
 
 // Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
+// this returns, then on threads of the library. Either may be null. Requests that name a frame come only after its `mapped` has
 // returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
 // If clients may map that memory in their own processes, it also gives `exporting`, else null.
 // The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`

@@ -59,20 +59,20 @@ struct Mannered {
 }
 
 impl FrameWatcher for Mannered {
-    fn mapped(&mut self, frame: memferry_engine::Handle, memory: &Mapping) {
+    fn mapped(&self, frame: memferry_engine::Handle, memory: &Mapping) {
         self.memory.mapped(frame, memory);
     }
 
-    fn unmapping(&mut self, frame: memferry_engine::Handle, memory: &Mapping) {
+    fn unmapping(&self, frame: memferry_engine::Handle, memory: &Mapping) {
         self.memory.unmapping(frame, memory);
     }
 
-    fn allocate(&mut self, frame: memferry_engine::Handle, length: u64) -> Option<usize> {
+    fn allocate(&self, frame: memferry_engine::Handle, length: u64) -> Option<usize> {
         self.memory.allocate(frame, length)
     }
 
     fn export(
-        &mut self,
+        &self,
         frame: memferry_engine::Handle,
         memory: &Mapping,
     ) -> Result<memferry_engine::Exported, NotExported> {

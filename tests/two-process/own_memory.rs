@@ -20,16 +20,16 @@ pub(crate) struct OwnMemory {
 
 impl FrameWatcher for OwnMemory {
     /// Takes its time, as a device that pins the memory.
-    fn mapped(&mut self, _: Handle, _: &Mapping) {
+    fn mapped(&self, _: Handle, _: &Mapping) {
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
 
-    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+    fn unmapping(&self, frame: Handle, memory: &Mapping) {
         let freed = self.frames.lock().unwrap().remove(&frame);
         assert_eq!(freed.is_some(), memory.is_elsewhere());
     }
 
-    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
+    fn allocate(&self, frame: Handle, length: u64) -> Option<usize> {
         let mut frames = self.frames.lock().unwrap();
         let used: usize = frames.values().map(|(memory, _)| memory.length_bytes()).sum();
         let fits = used as u64 + length <= self.bytes;
@@ -41,7 +41,7 @@ impl FrameWatcher for OwnMemory {
         })
     }
 
-    fn export(&mut self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
+    fn export(&self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
         let frames = self.frames.lock().unwrap();
         let (memory, descriptor) = &frames[&frame];
         let descriptor = descriptor.try_clone().map_err(|_| NotExported::Failed)?;

@@ -32,8 +32,10 @@ pub struct mf_engine_process {
 pub type mf_engine_serve =
     Option<unsafe extern "C" fn(engine: *mut mf_engine_process, context: *mut c_void) -> c_int>;
 
-/// Is called when a frame was mapped, or before it is unmapped. The library calls it on the thread that maps frames. It should return
-/// within milliseconds, must not touch the bytes, and cannot call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
+/// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has one of its own and may take as long as
+/// pinning takes; meanwhile functions are called for other frames, so what they share needs a lock. Those should return within milliseconds,
+/// because frames of all users wait for them. No function may touch the bytes, rely on being called on the thread of an earlier call, as with
+/// a context of a device, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
 pub type mf_engine_frame_event = Option<
     unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
 >;
@@ -181,8 +183,8 @@ pub unsafe extern "C" fn mf_engine_complete(
 /// Reports that the first `bytes` of a request's destination are final, or the last ones if `downward`; with a comparison or a CRC, that
 /// they were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
 /// completes nor reports anything for as long as its configuration says (stall-ms). Each request must also move at 32 MiB/s at least,
-/// counted with those submitted before it, and has four times stall-ms on top. 0 bytes say that its memory is being prepared: until bytes
-/// are reported, only that limit holds. Returns 0.
+/// counted with those submitted before it, and has four times stall-ms on top. 0 bytes say that its memory is being prepared: for four
+/// times stall-ms that is as good as progress. Returns 0.
 ///
 /// MF_ENGINE_ERROR_UNKNOWN_REQUEST. One thread at a time.
 #[unsafe(no_mangle)]
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
 }
 
 /// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-/// this returns; later both on a thread of the library. Either may be null. Requests that name a frame come only after its `mapped` has
+/// this returns, then on threads of the library. Either may be null. Requests that name a frame come only after its `mapped` has
 /// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
 /// If clients may map that memory in their own processes, it also gives `exporting`, else null.
 /// The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
@@ -250,8 +252,10 @@ struct Callbacks {
     context: *mut c_void,
 }
 
-// SAFETY: C1: the program gave the context to functions that it knows to be called on another thread.
+// SAFETY: C1: the program gave the context to functions that it knows to be called on other threads.
 unsafe impl Send for Callbacks {}
+// SAFETY: C1: it also knows that `mapped` is called at the same time as the others.
+unsafe impl Sync for Callbacks {}
 
 impl Callbacks {
     fn call(&self, function: mf_engine_frame_event, frame: Handle, memory: &Mapping) {
@@ -266,15 +270,19 @@ impl Callbacks {
 }
 
 impl FrameWatcher for Callbacks {
-    fn mapped(&mut self, frame: Handle, memory: &Mapping) {
+    fn mapped(&self, frame: Handle, memory: &Mapping) {
         self.call(self.mapped, frame, memory);
     }
 
-    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+    fn takes_long(&self) -> bool {
+        self.mapped.is_some()
+    }
+
+    fn unmapping(&self, frame: Handle, memory: &Mapping) {
         self.call(self.unmapping, frame, memory);
     }
 
-    fn allocate(&mut self, frame: Handle, length: u64) -> Option<usize> {
+    fn allocate(&self, frame: Handle, length: u64) -> Option<usize> {
         let allocate = self.allocate?;
         IN_CALLBACK.set(true);
         // SAFETY: C1: the function is the program's, and gets its own context.
@@ -283,7 +291,7 @@ impl FrameWatcher for Callbacks {
         Some(address.addr()).filter(|address| *address != 0)
     }
 
-    fn export(&mut self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
+    fn export(&self, frame: Handle, _: &Mapping) -> Result<Exported, NotExported> {
         let exporting = self.exporting.ok_or(NotExported::Unsupported)?;
         let mut exported = mf_engine_exported { descriptor: -1, kind: 0, length: 0, device: [0; 16] };
         IN_CALLBACK.set(true);
@@ -331,7 +339,7 @@ mod tests {
         let mut process = mf_engine_process { engine: std::ptr::null_mut(), lent: BTreeMap::new() };
         let mut got = Got(&raw mut process, 0);
         let context = (&raw mut got).cast();
-        let mut callbacks =
+        let callbacks =
             Callbacks { mapped: Some(calls_back), unmapping: None, allocate: None, exporting: None, context };
         let (_descriptor, memory) = memferry_shm::frame::allocate(4096, Default::default()).unwrap();
         callbacks.mapped(Handle::new(1, 1), &memory);
@@ -372,7 +380,7 @@ mod tests {
             };
             let mut given = (failed, mf_engine_exported { descriptor, kind, length: 4096, device });
             let context = (&raw mut given).cast();
-            let mut callbacks = Callbacks {
+            let callbacks = Callbacks {
                 mapped: None,
                 unmapping: None,
                 allocate: None,
@@ -387,7 +395,7 @@ mod tests {
             assert_eq!(std::io::Read::read(&mut &reader, &mut [0; 1]).unwrap(), 0);
         }
         let context = std::ptr::null_mut();
-        let mut none = Callbacks { mapped: None, unmapping: None, allocate: None, exporting: None, context };
+        let none = Callbacks { mapped: None, unmapping: None, allocate: None, exporting: None, context };
         let memory = Mapping::elsewhere(4096, 4096).unwrap();
         assert_eq!(none.export(Handle::new(1, 1), &memory).unwrap_err(), NotExported::Unsupported);
     }

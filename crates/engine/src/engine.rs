@@ -1,4 +1,4 @@
-//! The engine's process: attaches, then takes requests and completes them, while another thread maps frames.
+//! The engine's process: attaches, then takes requests and completes them, while other threads map frames and show them.
 //!
 //! ```text
 //! attach ─► AttachEngine, OpenEngine ─► EngineEnd ─► report to the keeper ─► thread: NextFrame ...
@@ -20,9 +20,11 @@ use memferry_transfer::{
 };
 
 use crate::connection::{Connection, ConnectionError};
-use crate::frames::{self, FrameWatcher, Frames, Watcher};
+use crate::events;
+use crate::frames::Frames;
 use crate::options::{EngineOptions, report};
 use crate::process;
+use crate::watcher::{FrameWatcher, Watcher};
 
 /// About the cost of being woken.
 const SPIN: Duration = Duration::from_micros(50);
@@ -191,11 +193,14 @@ impl Engine {
             return None;
         }
         if let Some(descriptor) = locate(&work.operation, &self.frames) {
+            if since.is_some() {
+                self.end.clear_progress(work.id);
+            }
             return Some(Job::new(work.id, descriptor.with_hint(work.hint)));
         }
         let since = since.unwrap_or_else(Instant::now);
         if waits_for_a_frame(&work.operation, &self.frames) && since.elapsed() < self.arrival {
-            // It is being prepared, not stalled.
+            // It is being prepared, and not stalled.
             self.end.progress(work.id, 0, false);
             self.held.push_back((work, since));
         } else {
@@ -221,7 +226,7 @@ impl Engine {
     /// were read. This keeps a long request from being taken for stalled: the service ends the connection with an engine that neither
     /// completes nor reports anything for as long as its configuration says (`stall-ms`). Each request must also move at 32 MiB/s at
     /// least, counted with those submitted before it, and has four times `stall-ms` on top. 0 bytes say that its memory is being prepared:
-    /// until bytes are reported, only that limit holds.
+    /// for four times `stall-ms` that is as good as progress.
     pub fn progress(&self, id: WorkId, bytes: u64, downward: bool) {
         self.end.progress(id, bytes, downward);
     }
@@ -331,7 +336,7 @@ pub(crate) fn live<E: std::fmt::Display>(
     process::exit(code);
 }
 
-/// Connects and opens the queue pairs. Then the keeper learns of it, and a thread goes on with frames.
+/// Connects and opens the queue pairs. Then the keeper learns of it, and threads go on with frames.
 fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<Engine, ConnectionError> {
     memferry_shm::bus_error::install()
         .map_err(|source| ConnectionError::System { step: "sigaction", source })?;
@@ -349,18 +354,27 @@ fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<En
     let watcher = Watcher::awaited(if has_memory { WATCHER_LIMIT } else { Duration::ZERO });
     let name = options.name.clone();
     let engine = Engine::new(end, (frames.clone(), watcher.clone()), stall, reports);
-    let thread = std::thread::Builder::new().name("memferry-frames".to_owned());
+    let shown = (frames.clone(), watcher.clone());
+    spawn("memferry-watch", move || {
+        loop {
+            shown.1.show_next(&shown.0);
+        }
+    })?;
+    spawn("memferry-frames", move || {
+        let error = follow_frames(&mut connection, &keeper, &frames, &watcher);
+        report(&name, format_args!("the engine ends: {error}"));
+    })?;
+    Ok(engine)
+}
+
+/// Starts a thread with which the process ends, also by a panic: without it there is nothing to do here, and no frame may be used.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), ConnectionError> {
+    let thread = std::thread::Builder::new().name(name.to_owned());
     let spawned = thread.spawn(move || {
-        let follow = || {
-            let error = follow_frames(&mut connection, &keeper, &frames, &watcher);
-            report(&name, format_args!("the engine ends: {error}"));
-        };
-        let _followed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(follow));
-        // Without the service there is nothing to do here, and no frame may be used.
+        let _ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
         process::exit(2);
     });
-    spawned.map_err(|source| ConnectionError::System { step: "starting a thread", source })?;
-    Ok(engine)
+    spawned.map(drop).map_err(|source| ConnectionError::System { step: "starting a thread", source })
 }
 
 /// Makes the memory of this side and exchanges it for the service's.
@@ -402,7 +416,7 @@ fn follow_frames(
             let Answer::Frame(event) = answer else {
                 return Err(ConnectionError::Protocol("it answered with something else than an event"));
             };
-            frames::process(event, descriptors, frames, watcher, |done, descriptors| {
+            events::process(event, descriptors, frames, watcher, |done, descriptors| {
                 connection.ask(Command::NextFrame { done: Some(done) }, descriptors)
             })?;
         }

@@ -21,9 +21,11 @@ use thiserror::Error;
 
 use crate::connection::{Connection, ConnectionError};
 use crate::engine::{self, Engine};
-use crate::frames::{self, Frames, Watcher};
+use crate::events;
+use crate::frames::Frames;
 use crate::options::{EngineOptions, report};
 use crate::process::{self, Forked, Process, Signals};
+use crate::watcher::Watcher;
 
 /// The pause before the first new start, which doubles up to the last one.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
@@ -335,7 +337,7 @@ impl Keeper<'_> {
                 connection.ask(Command::NextFrame { done: None }, &[])
             }
             Answer::Frame(event) => {
-                frames::process(event, descriptors, &self.frames, &Watcher::default(), |done, descriptors| {
+                events::process(event, descriptors, &self.frames, &Watcher::default(), |done, descriptors| {
                     connection.ask(Command::NextFrame { done: Some(done) }, descriptors)
                 })
             }

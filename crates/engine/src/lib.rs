@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! run ─► keeper: maps frames before they are sealed        one thread, never touches their bytes
-//!          └─ fork ─► engine: serve(&mut Engine)            inherits the mappings; a thread maps new frames
+//!          └─ fork ─► engine: serve(&mut Engine)            inherits the mappings; threads map new frames, and show them
 //!                       next ─► Job ─► moves the bytes ─► complete
 //! ```
 //!
@@ -45,16 +45,18 @@
 mod channels;
 mod connection;
 mod engine;
+mod events;
 mod frames;
 mod keeper;
 mod options;
 mod pauses;
 mod process;
+mod watcher;
 
 pub use channels::{Channels, Waiting, cancel_waiting};
 pub use connection::ConnectionError;
 pub use engine::{Engine, Job};
-pub use frames::{Exported, FrameWatcher, Frames, NotExported, Remote};
+pub use frames::Frames;
 pub use keeper::{RunError, run};
 pub use memferry_external::{DescriptionError, EngineDescription, WorkId};
 pub use memferry_service::protocol::{ExportKind, ServiceId};
@@ -66,3 +68,4 @@ pub use memferry_transfer::{
 };
 pub use options::{EngineOptions, Reports, report};
 pub use pauses::Pauses;
+pub use watcher::{Exported, FrameWatcher, NotExported, Remote};

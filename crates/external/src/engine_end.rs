@@ -133,6 +133,13 @@ impl EngineEnd {
         }
     }
 
+    /// Takes back what was reported.
+    pub fn clear_progress(&self, id: WorkId) {
+        if let Some(pair) = self.pairs.get(id.worker as usize) {
+            pair.clear_progress(id.tag);
+        }
+    }
+
     /// Whether any cancel was requested since the last call. If so, look at all requests that run.
     pub fn take_cancels(&mut self) -> bool {
         self.pairs.iter_mut().fold(false, |any, pair| pair.cancels_changed() | any)

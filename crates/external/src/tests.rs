@@ -514,6 +514,48 @@ fn a_job_that_is_prepared_does_not_stall_but_has_to_end() {
 }
 
 #[test]
+fn a_long_job_is_not_prepared_for_ever() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    // Its bytes give it much longer.
+    let length = 1 << 40;
+    let [source, destination] =
+        [SOURCE, DESTINATION].map(|handle| Region::new(frame(handle, length), 0, length).unwrap());
+    pair.post(0, Operation::Copy { source, destination, length });
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    engine.progress(id, 0, false);
+    for round in 1..=4 {
+        pair.poll_at(round * stall);
+    }
+    assert_eq!(pair.worker_end.fault(), None);
+    pair.poll_at(6 * stall);
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
+fn a_job_that_was_prepared_stalls_as_others() {
+    for moves in [true, false] {
+        let mut pair = Pair::new();
+        let mut engine = pair.engine();
+        pair.post(0, copy(100));
+        let id = engine.next_work().unwrap().id;
+        let stall = STALL.as_millis() as u64;
+        engine.progress(id, 0, false);
+        pair.poll_at(1);
+        if moves {
+            engine.progress(id, 1, false);
+        } else {
+            engine.clear_progress(id);
+        }
+        pair.poll_at(1 + stall / 2);
+        assert_eq!(pair.worker_end.fault(), None);
+        pair.poll_at(2 + 2 * stall);
+        assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)), "moves: {moves}");
+    }
+}
+
+#[test]
 fn progress_back_and_forth_is_none() {
     let mut pair = Pair::new();
     let mut engine = pair.engine();

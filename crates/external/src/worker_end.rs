@@ -30,8 +30,9 @@ use thiserror::Error;
 
 use crate::description::EngineDescription;
 
-/// A request takes no longer than at this rate, and four times the stall time more: nobody would use an engine that is as slow.
+/// A request takes no longer than at this rate, and so many times the stall time more: nobody would use an engine that is as slow.
 const SLOWEST_BYTES_PER_SECOND: u64 = 32 << 20;
+const STALLS: u32 = 4;
 
 /// A frame as the engine process names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -145,6 +146,8 @@ enum State {
         due: Option<Instant>,
         /// The most bytes that the engine has reported.
         seen: u64,
+        /// Until when a report of 0 bytes counts, after the first report.
+        prepared_until: Option<Instant>,
     },
     /// It ended without a completion of the engine.
     Ended(Failure),
@@ -314,7 +317,7 @@ impl ExternalEngine {
                     if self.submitted == 1 {
                         self.moved = None;
                     }
-                    State::Submitted { tag, time, due: None, seen: 0 }
+                    State::Submitted { tag, time, due: None, seen: 0, prepared_until: None }
                 }
                 Staged::Later => {
                     self.waits_for_room = true;
@@ -422,15 +425,19 @@ impl ExternalEngine {
         self.checked = Some(now);
         let mut is_overdue = false;
         for channel in &mut self.channels {
-            let Some(Job { descriptor, state: State::Submitted { tag, time, seen, due } }) = &mut channel.job
+            let Some(Job { descriptor, state: State::Submitted { tag, time, seen, prepared_until, due } }) =
+                &mut channel.job
             else {
                 continue;
             };
             let total = descriptor.operation().total_bytes();
             if let Some((bytes, _)) = self.end.progress(*tag) {
                 let bytes = bytes.min(total);
+                let until =
+                    *prepared_until.get_or_insert_with(|| now.after(self.stall.saturating_mul(STALLS)));
                 // None of its bytes yet: the engine says that it prepares the memory.
-                if bytes > *seen || *seen == 0 {
+                let is_prepared = *seen == 0 && now < until;
+                if bytes > *seen || is_prepared {
                     *seen = bytes;
                     self.moved = Some(now);
                 }
@@ -449,7 +456,7 @@ impl ExternalEngine {
         let submitted = before.filter(|job| matches!(job.state, State::Submitted { .. }));
         let all =
             submitted.fold(bytes, |sum, job| sum.saturating_add(job.descriptor.operation().total_bytes()));
-        self.stall.saturating_mul(4).saturating_add(Duration::from_secs(all / SLOWEST_BYTES_PER_SECOND))
+        self.stall.saturating_mul(STALLS).saturating_add(Duration::from_secs(all / SLOWEST_BYTES_PER_SECOND))
     }
 
     fn submitted_tag(&self, ticket: Ticket) -> Option<(u32, u64)> {

@@ -293,7 +293,7 @@ impl Engines {
                 if !peer.is_late
                     && let Some(memory) = duplicate()
                 {
-                    peer.events.push_back((FrameEvent::Map { frame, length }, Some(memory)));
+                    peer.events.push_back((FrameEvent::Map { frame, length, user }, Some(memory)));
                     place.has[side as usize] = Has::Asked;
                 }
             }

@@ -352,6 +352,23 @@ impl Mapping {
         Ok(())
     }
 
+    /// Makes the pages of a range present, for writing too if the mapping can be written. The range begins with a page. Needs Linux 5.14.
+    ///
+    /// # Errors
+    /// [`AccessError`] as `InvalidInput`; those of `madvise`, if a page has no memory behind it, as behind the end of a file: no signal
+    /// comes then.
+    pub fn make_present(&self, offset: u64, length: usize) -> io::Result<()> {
+        let start = self
+            .checked(offset, length)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let advice = match self.access() {
+            Access::ReadWrite => rustix::mm::Advice::LinuxPopulateWrite,
+            Access::ReadOnly | Access::Elsewhere => rustix::mm::Advice::LinuxPopulateRead,
+        };
+        // SAFETY: M1: the range is mapped by `self`. The kernel does what a load or a store of the same value would do: no byte changes.
+        Ok(unsafe { rustix::mm::madvise(start.cast(), length, advice) }?)
+    }
+
     /// Replaces whole pages by private zeroed ones, so that later writes of other processes to the shared memory do not
     /// appear here.
     ///
@@ -524,6 +541,25 @@ mod tests {
         assert_eq!(parts(UNMAP_BYTES + 1, 4096), [(0, UNMAP_BYTES), (UNMAP_BYTES, 1)]);
         assert_eq!(parts(2 << 30, 1 << 30), [(0, 1 << 30), (1 << 30, 1 << 30)]);
         assert_eq!(parts(1 << 30, 2 << 20).len(), 32);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn pages_are_made_present_where_there_are_any() {
+        let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 8192).unwrap();
+        let map = |access| Mapping::shared(file.as_fd(), 8192, access, 4096).unwrap();
+        let mappings = [Access::ReadWrite, Access::ReadOnly].map(map);
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        for mapping in mappings {
+            assert!(mapping.make_present(0, 4096).is_ok());
+            assert!(mapping.make_present(4096, 4096).is_err(), "behind the end of the file");
+            for (offset, length) in [(1, 4096), (0, 8193), (u64::MAX, 1)] {
+                assert!(mapping.make_present(offset, length).is_err(), "{offset} {length}");
+            }
+        }
+        let elsewhere = Mapping::elsewhere(4096, 4096).unwrap();
+        assert!(elsewhere.make_present(0, 4096).is_err());
     }
 
     #[test]

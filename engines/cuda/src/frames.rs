@@ -18,6 +18,9 @@ use crate::host::HostMemory;
 use crate::place::Place;
 use crate::vram::{Vram, VramPool};
 
+/// Bytes of a frame that are made present at a time: some milliseconds at most.
+const PIECE_BYTES: usize = 4 << 20;
+
 /// The frames of an engine's process. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames(Arc<Shared>);
@@ -82,7 +85,12 @@ impl Frames {
 }
 
 impl FrameWatcher for Frames {
-    fn mapped(&mut self, _: Handle, memory: &Mapping) {
+    fn takes_long(&self) -> bool {
+        true
+    }
+
+    fn mapped(&self, _: Handle, memory: &Mapping) {
+        make_present(memory);
         let pinned = HostMemory::new(&self.0.device, memory.clone());
         if let Some(why) = pinned.not_pinned() {
             self.report_once(
@@ -93,7 +101,7 @@ impl FrameWatcher for Frames {
         let _replaced = self.known().host.insert(address(memory), pinned);
     }
 
-    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+    fn unmapping(&self, _: Handle, memory: &Mapping) {
         // Dropped after the lock is released: the driver may take its time.
         let _freed = if memory.is_elsewhere() {
             (self.known().vram.remove(&address(memory)), None)
@@ -102,7 +110,7 @@ impl FrameWatcher for Frames {
         };
     }
 
-    fn allocate(&mut self, _: Handle, length: u64) -> Option<usize> {
+    fn allocate(&self, _: Handle, length: u64) -> Option<usize> {
         match self.0.pool.allocate(length) {
             Ok(vram) => {
                 let address = usize::try_from(vram.address().0).ok()?;
@@ -117,7 +125,7 @@ impl FrameWatcher for Frames {
         }
     }
 
-    fn export(&mut self, _: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
+    fn export(&self, _: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
         let vram = self.known().vram.get(&address(memory)).cloned().ok_or(NotExported::Failed)?;
         match vram.export() {
             Ok(descriptor) => {
@@ -133,6 +141,14 @@ impl FrameWatcher for Frames {
             }
         }
     }
+}
+
+/// Makes the pages of a frame present. The driver does that too, but blocks each `mmap` of this process until it is done, and so the frames of
+/// others. A page that cannot be had is the driver's to refuse.
+fn make_present(memory: &Mapping) {
+    let length = memory.length_bytes();
+    let mut pieces = (0..length).step_by(PIECE_BYTES);
+    let _ = pieces.try_for_each(|start| memory.make_present(start as u64, PIECE_BYTES.min(length - start)));
 }
 
 /// Tells mappings apart: the address of this process, or that of the device, which no mapping of this process has.

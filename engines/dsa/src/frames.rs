@@ -13,8 +13,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memferry_engine::{Access, FrameWatcher, Handle, Mapping};
 
-use crate::linux::populate;
-
 /// Bytes that are made present at a time: some milliseconds at most.
 const PIECE: usize = 4 << 20;
 
@@ -74,9 +72,8 @@ impl Prefault {
         state.current = Some(key(&memory));
         drop(state);
         let bytes = (memory.length_bytes() - start).min(PIECE);
-        let is_writable = memory.access() == Access::ReadWrite;
         // A page that cannot be present is the failure of the request that names it.
-        let done = populate(key(&memory) + start, bytes, is_writable);
+        let done = memory.make_present(start as u64, bytes);
         self.end_piece(memory, start + bytes, done.is_ok());
         true
     }
@@ -95,14 +92,14 @@ impl Prefault {
 }
 
 impl FrameWatcher for Prefault {
-    fn mapped(&mut self, _: Handle, memory: &Mapping) {
+    fn mapped(&self, _: Handle, memory: &Mapping) {
         if memory.access() != Access::Elsewhere {
             self.state().waiting.push_back((memory.clone(), 0));
             self.0.changed.notify_all();
         }
     }
 
-    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+    fn unmapping(&self, _: Handle, memory: &Mapping) {
         let mut state = self.state();
         loop {
             state.waiting.retain(|(waiting, _)| key(waiting) != key(memory));
@@ -142,7 +139,7 @@ mod tests {
 
     #[test]
     fn frames_are_made_present_piece_by_piece() {
-        let mut frames = Prefault::default();
+        let frames = Prefault::default();
         let [long, short] = [2 * PIECE as u64 + 1, 1].map(|bytes| frame::allocate_half(bytes).unwrap().1);
         frames.mapped(handle(), &long);
         frames.mapped(handle(), &short);
@@ -158,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_released_frame_waits_no_more() {
-        let mut frames = Prefault::default();
+        let frames = Prefault::default();
         let [one, two] = [1, 1].map(|bytes| frame::allocate_half(bytes).unwrap().1);
         frames.mapped(handle(), &one);
         frames.mapped(handle(), &two);
@@ -174,13 +171,13 @@ mod tests {
 
     #[test]
     fn a_frame_released_during_a_piece_has_no_other() {
-        let mut frames = Prefault::default();
+        let frames = Prefault::default();
         let long = frame::allocate_half(3 * PIECE as u64).unwrap().1;
         // As `next` has it while the piece is made present.
         frames.state().current = Some(key(&long));
         let released = long.clone();
         let release = std::thread::spawn({
-            let mut frames = frames.clone();
+            let frames = frames.clone();
             move || frames.unmapping(handle(), &released)
         });
         while !frames.state().is_released {

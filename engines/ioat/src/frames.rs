@@ -253,11 +253,11 @@ pub(crate) fn pin_remedy(error: &io::Error, lock_limit: Option<u64>) -> String {
 }
 
 impl<D: Domain + 'static> FrameWatcher for Frames<D> {
-    fn mapped(&mut self, _: Handle, memory: &Mapping) {
+    fn mapped(&self, _: Handle, memory: &Mapping) {
         self.known().frames.insert(key(memory), State::Unused);
     }
 
-    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+    fn unmapping(&self, _: Handle, memory: &Mapping) {
         let mut known = self.known();
         known.waiting.retain(|waiting| key(waiting) != key(memory));
         while let Some(state @ (State::BeingMapped | State::Unwanted)) = known.frames.get_mut(&key(memory)) {

@@ -116,9 +116,9 @@ impl RemoteFrames {
 }
 
 impl FrameWatcher for RemoteFrames {
-    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+    fn mapped(&self, _: Handle, _: &Mapping) {}
 
-    fn unmapping(&mut self, _: Handle, memory: &Mapping) {
+    fn unmapping(&self, _: Handle, memory: &Mapping) {
         if memory.is_elsewhere() {
             let address = memory.pointer().addr();
             let mut known = self.known();
@@ -128,7 +128,7 @@ impl FrameWatcher for RemoteFrames {
         }
     }
 
-    fn attach(&mut self, _: Handle, remote: &Remote) -> Option<usize> {
+    fn attach(&self, _: Handle, remote: &Remote) -> Option<usize> {
         let mut known = self.known();
         let is_window = known.window.is_none() && (remote.node, remote.service) == known.own;
         if !is_window && !known.peers.contains(&remote.node) {
@@ -157,10 +157,10 @@ mod tests {
     #[test]
     fn frames_are_of_known_nodes_and_do_not_touch() {
         let [alpha, beta, own] = ["alpha", "beta", "own"].map(|name| name.parse::<NodeName>().unwrap());
-        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
+        let frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
         let token = GrantToken::from_raw(1 << 32);
         let remote = |node, length| Remote { node, service: ServiceId(1), token, user: 7, length };
-        let mut attach = |node, length| frames.attach(Handle::new(0, 1), &remote(node, length));
+        let attach = |node, length| frames.attach(Handle::new(0, 1), &remote(node, length));
         assert_eq!(attach(beta, 4096), None, "the link does not know it");
         let one = attach(alpha, 1 << 20).unwrap();
         let other = attach(alpha, 1).unwrap();
@@ -171,7 +171,7 @@ mod tests {
         frames.unmapping(Handle::new(0, 1), &Mapping::elsewhere(one, 1 << 20).unwrap());
         assert_eq!((frames.find(one), frames.take_gone()), (None, vec![one]));
         // The window is named by who knows the secret, once, and is no frame of another node.
-        let mut attach = |service| {
+        let attach = |service| {
             let remote = Remote { service: ServiceId(service), ..remote(own, 4096) };
             frames.attach(Handle::new(0, 1), &remote)
         };
@@ -184,7 +184,7 @@ mod tests {
     #[test]
     fn addresses_are_not_used_up() {
         let [alpha, own] = ["alpha", "own"].map(|name| name.parse::<NodeName>().unwrap());
-        let mut frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
+        let frames = RemoteFrames::new(BTreeSet::from([alpha]), (own, ServiceId(2)));
         let token = GrantToken::from_raw(1 << 32);
         let remote = |length| Remote { node: alpha, service: ServiceId(1), token, user: 7, length };
         let handle = Handle::new(0, 1);

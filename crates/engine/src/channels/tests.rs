@@ -14,7 +14,8 @@ use memferry_transfer::{Handle, Memory, Pattern};
 use rustix::event::EventfdFlags;
 
 use super::*;
-use crate::frames::{Frames, Watcher};
+use crate::frames::Frames;
+use crate::watcher::Watcher;
 
 const BYTES: u64 = 100;
 

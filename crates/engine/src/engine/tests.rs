@@ -19,9 +19,9 @@ fn frames() -> Frames {
         if frame == READ_ONLY {
             rustix::fs::fcntl_add_seals(&descriptor, rustix::fs::SealFlags::FUTURE_WRITE).unwrap();
         }
-        let event = FrameEvent::Map { frame, length: PAGE };
+        let event = FrameEvent::Map { frame, length: PAGE, user: 7 };
         let answered = |_, _: &[std::os::fd::BorrowedFd<'_>]| Ok(());
-        frames::process(event, vec![descriptor], &frames, &Watcher::default(), answered).unwrap();
+        events::process(event, vec![descriptor], &frames, &Watcher::default(), answered).unwrap();
     }
     frames
 }

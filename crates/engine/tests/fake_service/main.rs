@@ -106,7 +106,7 @@ fn register(
 ) -> memferry_engine::Mapping {
     let (descriptor, mapping) = frame::allocate(PAGE, Default::default()).unwrap();
     mapping.write(0, bytes).unwrap();
-    let map = FrameEvent::Map { frame, length: PAGE };
+    let map = FrameEvent::Map { frame, length: PAGE, user: 1000 };
     for peer in [Some(keeper), engine].into_iter().flatten() {
         peer.reply(Answer::Frame(map), &[descriptor.as_fd()]);
         let done = FrameDone { frame, result: FrameResult::Mapped { is_writable: true } };
@@ -178,7 +178,10 @@ fn no_event_is_taken_between_fork_and_attaching() {
     engine.kill();
     let connected = service.accept();
     let (descriptor, _mapping) = frame::allocate(PAGE, Default::default()).unwrap();
-    keeper.reply(Answer::Frame(FrameEvent::Map { frame: TWO, length: PAGE }), &[descriptor.as_fd()]);
+    keeper.reply(
+        Answer::Frame(FrameEvent::Map { frame: TWO, length: PAGE, user: 1000 }),
+        &[descriptor.as_fd()],
+    );
     assert!(!keeper.has_message(Duration::from_millis(150)), "the event was taken too early");
     let mut engine = service.attach(connected);
     assert!(matches!(keeper.done().result, FrameResult::Mapped { .. }));
@@ -282,7 +285,7 @@ fn nonsense_of_a_service_ends_the_session_only() {
         |peer| peer.send(&[0xff; 200], &[]),
         |peer| peer.send(&memferry_service::protocol::encode_violation(&Violation::Malformed), &[]),
         |peer| peer.reply(Answer::Revoked, &[]),
-        |peer| peer.reply(Answer::Frame(FrameEvent::Map { frame: ONE, length: PAGE }), &[]),
+        |peer| peer.reply(Answer::Frame(FrameEvent::Map { frame: ONE, length: PAGE, user: 1000 }), &[]),
         |peer| {
             peer.serial += 1;
             peer.reply(Answer::Frame(FrameEvent::Restart), &[]);
@@ -290,7 +293,7 @@ fn nonsense_of_a_service_ends_the_session_only() {
         |peer| {
             let pipes = rustix::pipe::pipe().unwrap();
             let two = [pipes.0.as_fd(), pipes.1.as_fd()];
-            peer.reply(Answer::Frame(FrameEvent::Map { frame: ONE, length: PAGE }), &two);
+            peer.reply(Answer::Frame(FrameEvent::Map { frame: ONE, length: PAGE, user: 1000 }), &two);
         },
     ];
     for what in nonsense {

@@ -139,7 +139,7 @@ fn a_frame_is_mapped_used_and_unmapped_by_both() {
     let mut bed = Bed::with_engine();
     let proposal = bed.propose();
     let frame = proposal.frame;
-    let map = FrameEvent::Map { frame, length: 4096 };
+    let map = FrameEvent::Map { frame, length: 4096, user: CLIENT };
     assert_eq!(bed.delivered(), [(KEEPER, map), (ENGINE, map)]);
     bed.mapped(KEEPER, frame);
     assert!(!bed.engines.are_answered(&[proposal]));

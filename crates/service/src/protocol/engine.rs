@@ -50,15 +50,15 @@ pub enum EngineRole {
 /// use memferry_service::protocol::FrameEvent;
 /// use memferry_transfer::Handle;
 ///
-/// let event = FrameEvent::Map { frame: Handle::new(7, 1), length: 4096 };
+/// let event = FrameEvent::Map { frame: Handle::new(7, 1), length: 4096, user: 1000 };
 /// assert_ne!(event, FrameEvent::Unmap { frame: Handle::new(7, 1) });
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum FrameEvent {
-    /// Map the attached memfd, whole and shared, for writing if it allows that. Nothing may touch the mapping before a request names
+    /// Map the attached memfd of a user, whole and shared, for writing if it allows that. Nothing may touch the mapping before a request names
     /// the frame: until then its owner can truncate it.
-    Map { frame: Handle, length: u64 } = 0,
+    Map { frame: Handle, length: u64, user: u32 } = 0,
     /// No request will name the frame any more: unmap it, or free it.
     Unmap { frame: Handle } = 1,
     /// For a keeper: end the engine with a signal, and start another one.

@@ -85,7 +85,7 @@ fn reach(frames: &Frames<Recorded>, memory: &Mapping) -> Option<Reached> {
 #[test]
 fn a_frame_is_found_from_its_mapping_until_its_release() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(1), frame(3 * PAGE)];
     frames.mapped(handle(), &one);
     frames.mapped(handle(), &two);
@@ -111,7 +111,7 @@ fn a_frame_is_found_from_its_mapping_until_its_release() {
 #[test]
 fn a_frame_released_before_its_turn_is_never_mapped() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(PAGE), frame(PAGE)];
     frames.mapped(handle(), &one);
     frames.mapped(handle(), &two);
@@ -138,7 +138,7 @@ fn a_release_waits_for_the_piece_under_way_only() {
     go.send(()).unwrap();
     begun.recv_timeout(SOON).unwrap();
     let (released, release) = mpsc::channel();
-    let mut watcher = frames.clone();
+    let watcher = frames.clone();
     let same = memory.clone();
     let thread = std::thread::spawn(move || {
         watcher.unmapping(handle(), &same);
@@ -160,7 +160,7 @@ fn a_release_waits_for_the_piece_under_way_only() {
 #[test]
 fn a_long_frame_is_mapped_in_pieces() {
     let recorder = Arc::new(Recorder::default());
-    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let memory = frame(2 * PIECE_BYTES + PAGE);
     frames.mapped(handle(), &memory);
     assert_eq!(reach(&frames, &memory), None);
@@ -178,7 +178,7 @@ fn a_frame_that_cannot_be_pinned_is_left_to_the_cpu() {
     // Room for one page and its guard.
     let recorder = Arc::new(Recorder { last: Some(3 * PAGE - 1), ..Recorder::default() });
     recorder.refuses.store(true, Ordering::Relaxed);
-    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), Some(65536));
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), Some(65536));
     let memory = frame(PAGE);
     frames.mapped(handle(), &memory);
     assert_eq!(reach(&frames, &memory), None);
@@ -196,7 +196,7 @@ fn a_frame_that_cannot_be_pinned_is_left_to_the_cpu() {
 #[test]
 fn a_frame_without_room_is_tried_again_when_another_is_gone() {
     let recorder = Arc::new(Recorder { last: Some(3 * PAGE - 1), ..Recorder::default() });
-    let mut frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
+    let frames = Frames::new("test", Recorded(Arc::clone(&recorder)), None);
     let [one, two] = [frame(PAGE), frame(PAGE)];
     for memory in [&one, &two] {
         frames.mapped(handle(), memory);

@@ -205,7 +205,7 @@ fn engine_bytes() {
     let node = "beta".parse().unwrap();
     let attach = FrameEvent::Attach { frame, length: 4096, node, service: ServiceId(300), token, user: 7 };
     for (event, bytes) in [
-        (FrameEvent::Map { frame, length: 4096 }, join(&[&[0], h, &[0x80, 0x20]])),
+        (FrameEvent::Map { frame, length: 4096, user: 7 }, join(&[&[0], h, &[0x80, 0x20, 7]])),
         (FrameEvent::Unmap { frame }, join(&[&[1], h])),
         (FrameEvent::Restart, vec![2]),
         (FrameEvent::Allocate { frame, length: 4096 }, join(&[&[3], h, &[0x80, 0x20]])),

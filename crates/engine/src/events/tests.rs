@@ -1,13 +1,17 @@
 //! Events about frames, without a service.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
+use std::time::Duration;
 
+use memferry_service::protocol::ExportKind;
 use memferry_shm::frame;
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::*;
+use crate::watcher::FrameWatcher;
 
 const FRAME: Handle = Handle::new(5, 2);
+const USER: u32 = 7;
 
 fn memfd(length: u64) -> OwnedFd {
     let descriptor =
@@ -36,7 +40,7 @@ fn answer(
 fn a_frame_is_mapped_until_it_is_released() {
     let frames = Frames::default();
     let watcher = Watcher::default();
-    let map = FrameEvent::Map { frame: FRAME, length: 8192 };
+    let map = FrameEvent::Map { frame: FRAME, length: 8192, user: USER };
     let result = answer(map, Some(memfd(8192)), &frames, &watcher);
     assert_eq!(result, Some(FrameResult::Mapped { is_writable: true }));
     assert_eq!(frames.get(FRAME).unwrap().length_bytes(), 8192);
@@ -58,7 +62,7 @@ fn a_sealed_frame_becomes_readable_only() {
     let frames = Frames::default();
     let descriptor = memfd(4096);
     rustix::fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE).unwrap();
-    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    let map = FrameEvent::Map { frame: FRAME, length: 4096, user: USER };
     let result = answer(map, Some(descriptor), &frames, &Watcher::default());
     assert_eq!(result, Some(FrameResult::Mapped { is_writable: false }));
     assert_eq!(frames.get(FRAME).unwrap().access(), Access::ReadOnly);
@@ -70,7 +74,7 @@ fn what_cannot_be_mapped_is_reported() {
     let watcher = Watcher::default();
     let (pipe, _other) = rustix::pipe::pipe().unwrap();
     for (descriptor, length) in [(memfd(4096), 0), (memfd(4096), u64::MAX), (pipe, 4096)] {
-        let map = FrameEvent::Map { frame: FRAME, length };
+        let map = FrameEvent::Map { frame: FRAME, length, user: USER };
         assert_eq!(answer(map, Some(descriptor), &frames, &watcher), Some(FrameResult::Failed));
         assert!(frames.get(FRAME).is_none());
     }
@@ -80,7 +84,7 @@ fn what_cannot_be_mapped_is_reported() {
 fn wrong_events_end_the_connection() {
     let frames = Frames::default();
     let watcher = Watcher::default();
-    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    let map = FrameEvent::Map { frame: FRAME, length: 4096, user: USER };
     assert_eq!(answer(map, None, &frames, &watcher), None);
     assert_eq!(answer(FrameEvent::Unmap { frame: FRAME }, Some(memfd(1)), &frames, &watcher), None);
     assert_eq!(answer(FrameEvent::Restart, None, &frames, &watcher), None);
@@ -89,11 +93,11 @@ fn wrong_events_end_the_connection() {
 struct Log(mpsc::Sender<(bool, Handle, usize)>);
 
 impl FrameWatcher for Log {
-    fn mapped(&mut self, frame: Handle, memory: &Mapping) {
+    fn mapped(&self, frame: Handle, memory: &Mapping) {
         self.0.send((true, frame, memory.length_bytes())).unwrap();
     }
 
-    fn unmapping(&mut self, frame: Handle, memory: &Mapping) {
+    fn unmapping(&self, frame: Handle, memory: &Mapping) {
         self.0.send((false, frame, memory.length_bytes())).unwrap();
     }
 }
@@ -104,7 +108,7 @@ fn a_watcher_learns_of_every_frame_once() {
     let watcher = Watcher::default();
     let early = Handle::new(1, 1);
     let (descriptor, _) = frame::allocate(4096, Default::default()).unwrap();
-    let map = |frame, length| FrameEvent::Map { frame, length };
+    let map = |frame, length| FrameEvent::Map { frame, length, user: USER };
     answer(map(early, 4096), Some(descriptor), &frames, &watcher);
     let (sender, events) = mpsc::channel();
     watcher.set(&frames, Box::new(Log(sender)));
@@ -119,11 +123,11 @@ fn a_watcher_learns_of_every_frame_once() {
 struct Look(Frames, mpsc::Sender<bool>);
 
 impl FrameWatcher for Look {
-    fn mapped(&mut self, frame: Handle, _: &Mapping) {
+    fn mapped(&self, frame: Handle, _: &Mapping) {
         self.1.send(self.0.get(frame).is_some()).unwrap();
     }
 
-    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+    fn unmapping(&self, _: Handle, _: &Mapping) {}
 }
 
 #[test]
@@ -132,10 +136,124 @@ fn a_watcher_sees_a_frame_before_requests() {
     let watcher = Watcher::default();
     let (sender, had) = mpsc::channel();
     watcher.set(&frames, Box::new(Look(frames.clone(), sender)));
-    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    let map = FrameEvent::Map { frame: FRAME, length: 4096, user: USER };
     answer(map, Some(memfd(4096)), &frames, &watcher);
     assert_eq!(had.try_recv(), Ok(false));
     assert!(frames.get(FRAME).is_some());
+}
+
+/// Says which frame it is shown or gives memory for, and takes as long for being shown one as the test wants.
+struct Slow(mpsc::Sender<Handle>, Mutex<mpsc::Receiver<()>>);
+
+impl FrameWatcher for Slow {
+    fn mapped(&self, frame: Handle, _: &Mapping) {
+        self.0.send(frame).unwrap();
+        // The test goes on, or has failed.
+        let _ = self.1.lock().unwrap().recv();
+    }
+
+    fn takes_long(&self) -> bool {
+        true
+    }
+
+    fn unmapping(&self, frame: Handle, _: &Mapping) {
+        self.0.send(frame).unwrap();
+    }
+
+    fn allocate(&self, frame: Handle, _: u64) -> Option<usize> {
+        self.0.send(frame).unwrap();
+        Some(0x1000)
+    }
+}
+
+/// Frames, and a watcher that takes long.
+struct Stage {
+    frames: Frames,
+    watcher: Watcher,
+    seen: mpsc::Receiver<Handle>,
+    go: Option<mpsc::Sender<()>>,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let (sender, seen) = mpsc::channel();
+        let (go, orders) = mpsc::channel();
+        let stage = Self { frames: Frames::default(), watcher: Watcher::default(), seen, go: Some(go) };
+        stage.watcher.set(&stage.frames, Box::new(Slow(sender, Mutex::new(orders))));
+        stage
+    }
+
+    fn answer(&self, event: FrameEvent) -> Option<FrameResult> {
+        let descriptor = matches!(event, FrameEvent::Map { .. }).then(|| memfd(4096));
+        answer(event, descriptor, &self.frames, &self.watcher)
+    }
+
+    fn map(&self, frame: Handle, user: u32) {
+        let result = self.answer(FrameEvent::Map { frame, length: 4096, user });
+        assert_eq!(result, Some(FrameResult::Mapped { is_writable: true }));
+    }
+
+    fn next_seen(&self) -> Handle {
+        self.seen.recv_timeout(Duration::from_secs(60)).unwrap()
+    }
+}
+
+#[test]
+fn events_of_other_frames_do_not_wait_for_one_that_is_shown() {
+    let mut stage = Stage::new();
+    let [first, second, own] = [1, 2, 3].map(|index| Handle::new(index, 1));
+    let go = stage.go.take().unwrap();
+    std::thread::scope(|scope| {
+        // Lets the thread end if an assertion fails.
+        let go = go;
+        let watcher = &stage.watcher;
+        let frames = &stage.frames;
+        scope.spawn(|| (0..2).for_each(|_| watcher.show_next(frames)));
+        stage.map(first, USER);
+        assert_eq!(stage.next_seen(), first);
+        stage.map(second, USER);
+        let mapped = Some(FrameResult::Mapped { is_writable: true });
+        assert_eq!(stage.answer(FrameEvent::Allocate { frame: own, length: 4096 }), mapped);
+        assert_eq!(stage.answer(FrameEvent::Unmap { frame: own }), Some(FrameResult::Unmapped));
+        assert_eq!([stage.next_seen(), stage.next_seen()], [own, own]);
+        assert!(stage.frames.get(first).is_none(), "no request has it before");
+        go.send(()).unwrap();
+        assert_eq!(stage.next_seen(), second);
+        assert!(stage.frames.get(first).is_some() && stage.frames.get(second).is_none());
+        go.send(()).unwrap();
+        // It is waited for.
+        assert_eq!(stage.answer(FrameEvent::Unmap { frame: second }), Some(FrameResult::Unmapped));
+        assert_eq!(stage.next_seen(), second);
+    });
+    assert!(stage.frames.get(second).is_none());
+}
+
+#[test]
+fn a_frame_released_before_it_was_shown_is_not_shown() {
+    let mut stage = Stage::new();
+    let other = Handle::new(1, 1);
+    stage.map(FRAME, USER);
+    stage.map(other, USER);
+    assert_eq!(stage.answer(FrameEvent::Unmap { frame: FRAME }), Some(FrameResult::Unmapped));
+    stage.go = None;
+    stage.watcher.show_next(&stage.frames);
+    assert_eq!(stage.seen.try_iter().collect::<Vec<_>>(), [other]);
+    assert!(stage.frames.get(FRAME).is_none() && stage.frames.get(other).is_some());
+}
+
+#[test]
+fn users_are_shown_frames_in_turn() {
+    let mut stage = Stage::new();
+    stage.go = None;
+    let frames: Vec<Handle> = (0..5).map(|index| Handle::new(index, 1)).collect();
+    for (frame, user) in frames.iter().zip([1, 1, 1, 2, 2]) {
+        stage.map(*frame, user);
+    }
+    for _ in &frames {
+        stage.watcher.show_next(&stage.frames);
+    }
+    let seen: Vec<u32> = stage.seen.try_iter().map(|frame| frame.index()).collect();
+    assert_eq!(seen, [0, 3, 1, 4, 2]);
 }
 
 #[test]
@@ -145,7 +263,7 @@ fn a_watcher_is_dropped_when_cleared() {
     let (sender, events) = mpsc::channel();
     watcher.set(&frames, Box::new(Log(sender)));
     watcher.clear();
-    let map = FrameEvent::Map { frame: FRAME, length: 4096 };
+    let map = FrameEvent::Map { frame: FRAME, length: 4096, user: USER };
     answer(map, Some(memfd(4096)), &frames, &watcher);
     assert_eq!(events.try_recv(), Err(mpsc::TryRecvError::Disconnected));
 }
@@ -154,11 +272,11 @@ fn a_watcher_is_dropped_when_cleared() {
 struct Gives;
 
 impl FrameWatcher for Gives {
-    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+    fn mapped(&self, _: Handle, _: &Mapping) {}
 
-    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+    fn unmapping(&self, _: Handle, _: &Mapping) {}
 
-    fn allocate(&mut self, _: Handle, _: u64) -> Option<usize> {
+    fn allocate(&self, _: Handle, _: u64) -> Option<usize> {
         Some(0x1000)
     }
 }
@@ -184,15 +302,15 @@ fn memory_waits_for_the_watcher() {
 struct Exports(Result<u64, NotExported>);
 
 impl FrameWatcher for Exports {
-    fn mapped(&mut self, _: Handle, _: &Mapping) {}
+    fn mapped(&self, _: Handle, _: &Mapping) {}
 
-    fn unmapping(&mut self, _: Handle, _: &Mapping) {}
+    fn unmapping(&self, _: Handle, _: &Mapping) {}
 
-    fn allocate(&mut self, _: Handle, _: u64) -> Option<usize> {
+    fn allocate(&self, _: Handle, _: u64) -> Option<usize> {
         Some(0x1000)
     }
 
-    fn export(&mut self, frame: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
+    fn export(&self, frame: Handle, memory: &Mapping) -> Result<Exported, NotExported> {
         assert!(frame == FRAME && memory.is_elsewhere());
         self.0.map(|length| Exported { descriptor: memfd(length), kind: ExportKind::Memory, length })
     }
@@ -231,7 +349,7 @@ fn own_memory_is_exported_with_its_descriptor() {
     // Of a frame in memory of the host.
     let watcher = Watcher::default();
     watcher.set(&frames, Box::new(Exports(Ok(4096))));
-    answer(FrameEvent::Map { frame: FRAME, length: 4096 }, Some(memfd(4096)), &frames, &watcher);
+    answer(FrameEvent::Map { frame: FRAME, length: 4096, user: USER }, Some(memfd(4096)), &frames, &watcher);
     assert_eq!(asked(&frames, &watcher), (FrameResult::Failed, 0));
     assert_eq!(answer(export, Some(memfd(1)), &frames, &watcher), None, "an event with a descriptor");
 }
