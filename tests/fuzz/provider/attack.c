@@ -692,7 +692,9 @@ static void step(void) {
         else
             open_regions();
     }
-    settle();
+    /* What was sent when there was no room to note it cannot be judged. */
+    if (!world->is_over)
+        settle();
 }
 
 /* In a fuzzer, where nothing else opens any. */

@@ -76,6 +76,8 @@ enum Phase {
         to: u32,
         name: String,
         longest: u64,
+        /// What it said since, in this round: the link may have opened the channel before it took that.
+        early: Vec<(Step, Vec<u8>)>,
     },
     /// The link asked the peer, for this client.
     Opening(usize),
@@ -405,6 +407,11 @@ impl<'a> Rig<'a> {
             }
         }
         self.take_messages();
+        for phase in self.channels.values_mut() {
+            if let Phase::Asked { early, .. } = phase {
+                early.clear();
+            }
+        }
         for connection in self.nodes.keys() {
             for is_ours in [true, false] {
                 assert!(self.stage.count(*connection, is_ours) <= MOST_OF_PEER);
@@ -422,7 +429,7 @@ impl<'a> Rig<'a> {
                     return;
                 }
                 if of_peer < MOST_OF_PEER {
-                    self.channels.insert(key, Phase::Asked { from, to, name, longest });
+                    self.channels.insert(key, Phase::Asked { from, to, name, longest, early: Vec::new() });
                 } else {
                     self.touched.insert(key);
                 }
@@ -440,13 +447,11 @@ impl<'a> Rig<'a> {
                     self.check_closed(client);
                 }
             }
-            step => {
-                if let Some(Phase::Open(flow)) = self.channels.get_mut(&key)
-                    && !flow.must_end
-                {
-                    apply_in(flow, &self.locals[flow.client].end, &step, bytes);
-                }
-            }
+            step => match self.channels.get_mut(&key) {
+                Some(Phase::Asked { early, .. }) => early.push((step, bytes.to_vec())),
+                Some(Phase::Open(flow)) => apply_in(flow, &self.locals[flow.client].end, &step, bytes),
+                Some(Phase::Opening(_)) | None => {}
+            },
         }
     }
 
@@ -503,9 +508,11 @@ impl<'a> Rig<'a> {
 
     /// The link lets a user of a peer reach a client here.
     fn link_accepted(&mut self, key: Key, longest: u64) {
-        let Some(Phase::Asked { from, to, name, longest: theirs }) = self.channels.get(&key) else {
+        let Some(Phase::Asked { from, to, name, longest: theirs, early }) = self.channels.get_mut(&key)
+        else {
             return assert!(self.touched.contains(&key), "{key:?} was not asked for");
         };
+        let early = std::mem::take(early);
         let with = RemoteUser { node: self.nodes[&key.0], user: *from };
         let name = name.clone();
         let theirs = *theirs;
@@ -514,7 +521,11 @@ impl<'a> Rig<'a> {
         let local = &self.locals[client];
         assert!(local.listens && local.name == name && local.users.contains(&with), "{with} was let in");
         assert_eq!(self.answer(client), Some(theirs), "the client has no answer");
-        self.channels.insert(key, Phase::Open(Flow::new(client)));
+        let mut flow = Flow::new(client);
+        for (step, bytes) in early {
+            apply_in(&mut flow, &self.locals[client].end, &step, &bytes);
+        }
+        self.channels.insert(key, Phase::Open(flow));
     }
 
     /// The longest message of the other end, if the link has connected the client. It can do that once.
@@ -559,6 +570,9 @@ fn contents(words: &[u64; 8]) -> usize {
 
 /// What a step of the peer does to an open channel.
 fn apply_in(flow: &mut Flow, client: &Hostile, step: &Step, bytes: &[u8]) {
+    if flow.must_end {
+        return;
+    }
     match step {
         Step::Slot(words) => {
             let slot = Slot::read(words);
