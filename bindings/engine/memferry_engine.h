@@ -186,10 +186,11 @@ typedef struct mf_engine_request {
   int64_t destination_y_step;
 } mf_engine_request;
 
-// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has one of its own and may take as long as
-// pinning takes; meanwhile functions are called for other frames, so what they share needs a lock. Those should return within milliseconds,
-// because frames of all users wait for them. No function may touch the bytes, rely on being called on the thread of an earlier call, as with
-// a context of a device, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
+// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has a thread of its own and may pin the
+// memory for as long as that takes; the library makes the pages present before. Meanwhile other functions are called for other frames, so
+// what they share with `mapped` needs a lock. The other functions should return within milliseconds, because frames of all users wait for
+// them. No function may touch the bytes, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK. Threads change from call to
+// call: set what belongs to a thread, as a device's context, in each.
 typedef void (*mf_engine_frame_event)(void *context,
                                       uint64_t frame,
                                       void *base,
@@ -275,9 +276,9 @@ int mf_engine_is_cancelled(struct mf_engine_process *engine,
 // One thread at a time.
 int mf_engine_take_cancels(struct mf_engine_process *engine);
 
-// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-// this returns, then on threads of the library. Either may be null. Requests that name a frame come only after its `mapped` has
-// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` also for those that are here
+// already. Either may be null. Requests that name a frame come only after its `mapped` has returned. An engine with memory of its own gives
+// `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
 // If clients may map that memory in their own processes, it also gives `exporting`, else null.
 // The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
 // has returned, so it is no variable of `serve`. Returns 0.

@@ -32,10 +32,11 @@ pub struct mf_engine_process {
 pub type mf_engine_serve =
     Option<unsafe extern "C" fn(engine: *mut mf_engine_process, context: *mut c_void) -> c_int>;
 
-/// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has one of its own and may take as long as
-/// pinning takes; meanwhile functions are called for other frames, so what they share needs a lock. Those should return within milliseconds,
-/// because frames of all users wait for them. No function may touch the bytes, rely on being called on the thread of an earlier call, as with
-/// a context of a device, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK.
+/// Is called when a frame was mapped, or before it is unmapped, on threads of the library. `mapped` has a thread of its own and may pin the
+/// memory for as long as that takes; the library makes the pages present before. Meanwhile other functions are called for other frames, so
+/// what they share with `mapped` needs a lock. The other functions should return within milliseconds, because frames of all users wait for
+/// them. No function may touch the bytes, or call the library: each call returns MF_ENGINE_ERROR_IN_CALLBACK. Threads change from call to
+/// call: set what belongs to a thread, as a device's context, in each.
 pub type mf_engine_frame_event = Option<
     unsafe extern "C" fn(context: *mut c_void, frame: u64, base: *mut c_void, length: u64, is_writable: bool),
 >;
@@ -220,9 +221,9 @@ pub unsafe extern "C" fn mf_engine_take_cancels(engine: *mut mf_engine_process) 
     with(engine, |engine, _| Ok(engine.take_cancels().into()))
 }
 
-/// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` first for all that are here, before
-/// this returns, then on threads of the library. Either may be null. Requests that name a frame come only after its `mapped` has
-/// returned. An engine with memory of its own gives `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
+/// Has functions called for frames that come and go, for instance to pin them for a device: `mapped` also for those that are here
+/// already. Either may be null. Requests that name a frame come only after its `mapped` has returned. An engine with memory of its own gives
+/// `allocate`, another one null; `unmapping` is called when such a frame is to be freed.
 /// If clients may map that memory in their own processes, it also gives `exporting`, else null.
 /// The functions replace those of an earlier call, which are not called any more then. `context` must stay valid until that or until `serve`
 /// has returned, so it is no variable of `serve`. Returns 0.
@@ -274,7 +275,7 @@ impl FrameWatcher for Callbacks {
         self.call(self.mapped, frame, memory);
     }
 
-    fn takes_long(&self) -> bool {
+    fn pins(&self, _: &Mapping) -> bool {
         self.mapped.is_some()
     }
 

@@ -254,8 +254,8 @@ impl Engine {
         &self.frames
     }
 
-    /// Sets the watcher, in place of an earlier one. Before this returns, its `mapped` is called on this thread for the frames that are
-    /// here already. It is dropped when `serve` has returned.
+    /// Sets the watcher, in place of an earlier one. Its `mapped` is called for the frames that are here already: on this thread and before
+    /// this returns, unless it pins them. It is dropped when `serve` has returned.
     pub fn watch_frames(&mut self, watcher: impl FrameWatcher + 'static) {
         self.watcher.set(&self.frames, Box::new(watcher));
     }
@@ -354,10 +354,11 @@ fn attach(options: &EngineOptions, frames: Frames, keeper: OwnedFd) -> Result<En
     let watcher = Watcher::awaited(if has_memory { WATCHER_LIMIT } else { Duration::ZERO });
     let name = options.name.clone();
     let engine = Engine::new(end, (frames.clone(), watcher.clone()), stall, reports);
-    let shown = (frames.clone(), watcher.clone());
+    let shower = watcher.clone();
+    let shown = frames.clone();
     spawn("memferry-watch", move || {
         loop {
-            shown.1.show_next(&shown.0);
+            shower.show_next(&shown);
         }
     })?;
     spawn("memferry-frames", move || {

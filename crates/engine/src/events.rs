@@ -14,7 +14,7 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::Handle;
 
 use crate::connection::ConnectionError;
-use crate::frames::Frames;
+use crate::frames::{Frame, Frames};
 use crate::watcher::{Exported, NotExported, Remote, Watcher};
 
 /// Does what an event asks for, and calls `answer` with what became of it.
@@ -39,21 +39,7 @@ pub(crate) fn process(
             };
             let is_writable = mapping.access() == Access::ReadWrite;
             let done = FrameDone { frame, result: FrameResult::Mapped { is_writable } };
-            // The owner's registration waits for the answer, not for the watcher. Requests for the frame wait or are refused until then.
-            if watcher.takes_long() {
-                answer(done, &[])?;
-                watcher.show_later(frame, user, mapping);
-                return Ok(());
-            }
-            let watcher = watcher.get();
-            let Some(watcher) = watcher.as_ref() else {
-                frames.insert(frame, mapping);
-                return answer(done, &[]);
-            };
-            answer(done, &[])?;
-            watcher.mapped(frame, &mapping);
-            frames.insert(frame, mapping);
-            Ok(())
+            show(frame, Frame { mapping, user }, (frames, watcher), || answer(done, &[]))
         }
         (FrameEvent::Allocate { frame, length }, None) => {
             let address = watcher.get_once_set().as_ref().and_then(|watcher| watcher.allocate(frame, length));
@@ -65,12 +51,7 @@ pub(crate) fn process(
             answer(name_memory(frame, length, address, frames), &[])
         }
         (FrameEvent::Unmap { frame }, None) => {
-            watcher.forget(frame);
-            if let (Some(watcher), Some(mapping)) = (watcher.get().as_ref(), frames.get(frame)) {
-                watcher.unmapping(frame, &mapping);
-            }
-            // A frame that this process never had is fine: it may have been registered without it.
-            frames.remove(frame);
+            release(frame, frames, watcher);
             answer(FrameDone { frame, result: FrameResult::Unmapped }, &[])
         }
         (FrameEvent::Export { frame }, None) => {
@@ -95,13 +76,52 @@ pub(crate) fn process(
     }
 }
 
+/// Answers, and gives a frame to the watcher and to requests.
+fn show(
+    handle: Handle,
+    frame: Frame,
+    (frames, watcher): (&Frames, &Watcher),
+    answer: impl FnOnce() -> Result<(), ConnectionError>,
+) -> Result<(), ConnectionError> {
+    let watching = watcher.get();
+    let Some(watching) = watching.as_ref() else {
+        frames.insert(handle, frame);
+        return answer();
+    };
+    // The owner's registration waits for the answer, not for the watcher. Requests for the frame wait or are refused until then.
+    answer()?;
+    if watching.pins(&frame.mapping) {
+        watcher.show_later(handle, frame);
+    } else {
+        watching.mapped(handle, &frame.mapping);
+        frames.insert(handle, frame);
+    }
+    Ok(())
+}
+
+/// Takes a frame from requests and from the watcher. One that this process never had is fine: it may have been registered without it.
+fn release(handle: Handle, frames: &Frames, watcher: &Watcher) {
+    loop {
+        let watching = watcher.get();
+        if let (Some(mapping), Some(watching)) = (frames.remove(handle), watching.as_ref()) {
+            watching.unmapping(handle, &mapping);
+        }
+        let is_shown = watcher.forget(handle);
+        drop(watching);
+        if !is_shown {
+            return;
+        }
+        watcher.wait_for(handle);
+    }
+}
+
 /// Keeps the name of memory elsewhere, if the watcher gave an address, and reports it. This comes before the answer, because the next request
 /// may name it.
 fn name_memory(frame: Handle, length: u64, address: Option<usize>, frames: &Frames) -> FrameDone {
     let named = address.zip(usize::try_from(length).ok());
     let mapping = named.and_then(|(address, length)| Mapping::elsewhere(address, length));
     let Some(mapping) = mapping else { return FrameDone { frame, result: FrameResult::Failed } };
-    frames.insert(frame, mapping);
+    frames.insert(frame, Frame { mapping, user: 0 });
     FrameDone { frame, result: FrameResult::Mapped { is_writable: true } }
 }
 

@@ -49,6 +49,8 @@ mod events;
 mod frames;
 mod keeper;
 mod options;
+#[cfg(test)]
+mod pair;
 mod pauses;
 mod process;
 mod watcher;

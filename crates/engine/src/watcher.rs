@@ -1,16 +1,15 @@
-//! Who follows the frames of this process, and the thread that shows it those that take long.
+//! Who follows the frames of this process, and the thread that shows it those that it pins.
 //!
 //! ```text
 //! Map ─► answered ─► mapped(frame) ─► in the table: requests get it
-//!            └─ takes_long ─► waiting ─ the thread ─► mapped(frame) ─► in the table
-//! Unmap ─► not waiting any more, or waited for while it is being shown ─► unmapping(frame)
+//!            └─ pins ─► waiting ─ the thread ─► pages present, piece by piece ─► mapped(frame) ─► in the table
+//! Unmap ─► not waiting any more; while it is being shown: stopped after the piece, or waited for ─► unmapping(frame)
 //! ```
 //!
 //! The service does not wait for `mapped`: requests for the frame do, or are left to the CPU.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
@@ -18,21 +17,24 @@ use memferry_service::protocol::{ExportKind, ServiceId};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{GrantToken, Handle, NodeName};
 
-use crate::frames::Frames;
+use crate::frames::{Frame, Frames};
+
+/// Bytes that are made present at a time: some milliseconds at most.
+const PIECE_BYTES: usize = 4 << 20;
 
 /// Follows frames that come and go, for instance to pin them for a device.
 ///
 /// The methods are called on the thread that maps frames. While one runs, frames of all users wait to be registered, so it should return within
-/// milliseconds; [`takes_long`](Self::takes_long) is for those whose `mapped` cannot.
+/// milliseconds; [`pins`](Self::pins) is for those whose `mapped` cannot.
 pub trait FrameWatcher: Send + Sync {
     /// A frame was mapped. It may not be sealed yet: the bytes must not be touched before a request names the frame. The engine gets no
     /// such request before this has returned. Until then the CPU does them; those that also name the engine's own memory wait, at most
     /// twice the time that the service allows without progress (`stall-ms`).
     fn mapped(&self, frame: Handle, memory: &Mapping);
 
-    /// Whether [`mapped`](Self::mapped) may take longer than milliseconds, as pinning does. Then it is called on a thread of its own, for a
-    /// frame of each user in turn, and at the same time as methods for other frames.
-    fn takes_long(&self) -> bool {
+    /// Whether [`mapped`](Self::mapped) pins this memory, which takes long. Then its pages are made present first, and `mapped` is called on a
+    /// thread of its own, for a frame of each user in turn, at the same time as methods for other frames.
+    fn pins(&self, _memory: &Mapping) -> bool {
         false
     }
 
@@ -110,10 +112,8 @@ pub(crate) struct Watcher {
 
 #[derive(Default)]
 struct Shared {
-    /// Read while a method runs. Not locked by who waits for a frame to be shown.
+    /// Read while a method runs, and by whom it concerns whether there is a watcher. Nobody waits with it for a frame to be shown.
     watcher: RwLock<AnyWatcher>,
-    /// There is a watcher whose `mapped` takes long, or will be one soon.
-    takes_long: AtomicBool,
     was_set: Mutex<bool>,
     set: Condvar,
     waiting: Mutex<Waiting>,
@@ -123,16 +123,11 @@ struct Shared {
 
 #[derive(Default)]
 struct Waiting {
-    frames: VecDeque<Unseen>,
+    frames: VecDeque<(Handle, Frame)>,
     /// The one that is being shown.
     current: Option<Handle>,
-}
-
-/// A frame that the watcher has not seen, of a user.
-struct Unseen {
-    frame: Handle,
-    user: u32,
-    mapping: Mapping,
+    /// It is being released.
+    is_released: bool,
 }
 
 impl Shared {
@@ -151,7 +146,7 @@ impl Watcher {
         Self { patience, ..Self::default() }
     }
 
-    /// The watcher, which is not dropped meanwhile.
+    /// The watcher, which stays the same meanwhile.
     pub(crate) fn get(&self) -> RwLockReadGuard<'_, AnyWatcher> {
         self.shared.watcher.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,13 +158,16 @@ impl Watcher {
         self.get()
     }
 
-    /// Sets the watcher, which first learns of the frames that exist.
+    /// Sets the watcher, which learns of the frames that exist: requests get those that it pins again when they were shown.
     pub(crate) fn set(&self, frames: &Frames, watcher: Box<dyn FrameWatcher>) {
-        // Frames wait from here on, those of one that takes long for the thread, so none is missed and none is seen twice.
-        self.shared.takes_long.store(watcher.takes_long(), Ordering::SeqCst);
         let mut place = self.shared.watcher.write().unwrap_or_else(PoisonError::into_inner);
-        for (frame, mapping) in frames.all() {
-            watcher.mapped(frame, &mapping);
+        for (handle, frame) in frames.entries() {
+            if !frame.mapping.is_elsewhere() && watcher.pins(&frame.mapping) {
+                frames.remove(handle);
+                self.show_later(handle, frame);
+            } else {
+                watcher.mapped(handle, &frame.mapping);
+            }
         }
         *place = Some(watcher);
         drop(place);
@@ -182,39 +180,102 @@ impl Watcher {
         *self.shared.watcher.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether frames are shown by the thread.
-    pub(crate) fn takes_long(&self) -> bool {
-        self.shared.takes_long.load(Ordering::SeqCst)
-    }
-
     /// Has a frame shown by the thread, which then gives it to requests.
-    pub(crate) fn show_later(&self, frame: Handle, user: u32, mapping: Mapping) {
-        self.shared.waiting().frames.push_back(Unseen { frame, user, mapping });
+    pub(crate) fn show_later(&self, handle: Handle, frame: Frame) {
+        self.shared.waiting().frames.push_back((handle, frame));
         self.shared.changed.notify_all();
     }
 
-    /// The frame is not shown after this, and requests do not get it any more than they have.
-    pub(crate) fn forget(&self, frame: Handle) {
-        let mut waiting = self.shared.waiting_while(|waiting| waiting.current == Some(frame));
-        waiting.frames.retain(|unseen| unseen.frame != frame);
+    /// A frame does not wait to be shown any more. Returns whether it is just being shown: then it may be in the table when that has ended.
+    pub(crate) fn forget(&self, handle: Handle) -> bool {
+        let mut waiting = self.shared.waiting();
+        waiting.frames.retain(|(unseen, _)| *unseen != handle);
+        waiting.is_released |= waiting.current == Some(handle);
+        waiting.current == Some(handle)
+    }
+
+    /// Waits until a frame is not being shown.
+    pub(crate) fn wait_for(&self, handle: Handle) {
+        drop(self.shared.waiting_while(|waiting| waiting.current == Some(handle)));
     }
 
     /// Waits for a frame, and shows it.
     pub(crate) fn show_next(&self, frames: &Frames) {
-        let mut waiting = self.shared.waiting_while(|waiting| waiting.frames.is_empty());
-        let Some(Unseen { frame, user, mapping }) = waiting.frames.pop_front() else { return };
-        waiting.current = Some(frame);
-        // The others of this user come after those of all others.
-        let unseen = std::mem::take(&mut waiting.frames);
-        let (own, others): (VecDeque<_>, VecDeque<_>) =
-            unseen.into_iter().partition(|unseen| unseen.user == user);
-        waiting.frames = others.into_iter().chain(own).collect();
-        drop(waiting);
-        if let Some(watcher) = self.get().as_ref() {
-            watcher.mapped(frame, &mapping);
+        let Some((handle, frame)) = self.begin_next() else { return };
+        let is_wanted = self.make_present(&frame.mapping);
+        let watcher = self.get();
+        if is_wanted {
+            if let Some(watcher) = watcher.as_ref() {
+                watcher.mapped(handle, &frame.mapping);
+            }
+            // A watcher that is set from now on finds it there.
+            frames.insert(handle, frame);
         }
-        frames.insert(frame, mapping);
+        drop(watcher);
         self.shared.waiting().current = None;
         self.shared.changed.notify_all();
+    }
+
+    /// The next frame to be shown. The others of its user come after those of all others.
+    fn begin_next(&self) -> Option<(Handle, Frame)> {
+        let mut waiting = self.shared.waiting_while(|waiting| waiting.frames.is_empty());
+        let (handle, frame) = waiting.frames.pop_front()?;
+        let unseen = std::mem::take(&mut waiting.frames).into_iter();
+        let (own, others): (VecDeque<_>, VecDeque<_>) =
+            unseen.partition(|(_, other)| other.user == frame.user);
+        waiting.frames = others.into_iter().chain(own).collect();
+        waiting.current = Some(handle);
+        waiting.is_released = false;
+        Some((handle, frame))
+    }
+
+    /// Makes the pages of the frame that is being shown present. A driver does that too when it pins them, but cannot be stopped, and blocks
+    /// each `mmap` of this process until then. Returns whether the frame was not released.
+    fn make_present(&self, memory: &Mapping) -> bool {
+        let length = memory.length_bytes();
+        for start in (0..length).step_by(PIECE_BYTES) {
+            if self.shared.waiting().is_released {
+                return false;
+            }
+            // A page that cannot be had is the watcher's business.
+            let _ = memory.make_present(start as u64, PIECE_BYTES.min(length - start));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_shm::frame;
+
+    use super::*;
+
+    const FRAME: Handle = Handle::new(5, 2);
+
+    fn waiting() -> (Watcher, Frames) {
+        let watcher = Watcher::default();
+        let mapping = frame::allocate_half(2 * PIECE_BYTES as u64 + 1).unwrap().1;
+        watcher.show_later(FRAME, Frame { mapping, user: 7 });
+        (watcher, Frames::default())
+    }
+
+    #[test]
+    fn a_frame_that_is_released_is_not_made_present_further() {
+        let (watcher, _frames) = waiting();
+        let (handle, frame) = watcher.begin_next().unwrap();
+        assert!(watcher.make_present(&frame.mapping));
+        assert!(watcher.forget(handle));
+        assert!(!watcher.make_present(&frame.mapping));
+    }
+
+    #[test]
+    fn the_release_of_one_frame_is_not_that_of_the_next() {
+        let (watcher, frames) = waiting();
+        watcher.begin_next().unwrap();
+        watcher.forget(FRAME);
+        let next = Handle::new(5, 3);
+        watcher.show_later(next, Frame { mapping: Mapping::owned(vec![0; 4096]), user: 7 });
+        watcher.show_next(&frames);
+        assert!(frames.get(next).is_some());
     }
 }

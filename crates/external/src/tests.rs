@@ -534,6 +534,28 @@ fn a_long_job_is_not_prepared_for_ever() {
 }
 
 #[test]
+fn the_time_of_a_job_begins_when_it_was_prepared() {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    let stall = STALL.as_millis() as u64;
+    engine.progress(id, 0, false);
+    for round in 1..4 {
+        pair.poll_at(round * stall);
+    }
+    // It waits behind others that were taken meanwhile, and goes on.
+    for round in 4..=7 {
+        engine.progress(id, round, false);
+        pair.poll_at(round * stall - 1);
+        assert_eq!(pair.worker_end.fault(), None, "round {round}");
+    }
+    engine.progress(id, 8, false);
+    pair.poll_at(8 * stall);
+    assert_eq!(pair.worker_end.fault(), Some(Fault::Stalled(STALL)));
+}
+
+#[test]
 fn a_job_that_was_prepared_stalls_as_others() {
     for moves in [true, false] {
         let mut pair = Pair::new();

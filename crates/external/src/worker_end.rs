@@ -436,7 +436,11 @@ impl ExternalEngine {
                 let until =
                     *prepared_until.get_or_insert_with(|| now.after(self.stall.saturating_mul(STALLS)));
                 // None of its bytes yet: the engine says that it prepares the memory.
-                let is_prepared = *seen == 0 && now < until;
+                let is_prepared = bytes == 0 && *seen == 0 && now < until;
+                if is_prepared {
+                    // Its time begins after that: the engine may have taken later ones first.
+                    *due = None;
+                }
                 if bytes > *seen || is_prepared {
                     *seen = bytes;
                     self.moved = Some(now);

@@ -18,9 +18,6 @@ use crate::host::HostMemory;
 use crate::place::Place;
 use crate::vram::{Vram, VramPool};
 
-/// Bytes of a frame that are made present at a time: some milliseconds at most.
-const PIECE_BYTES: usize = 4 << 20;
-
 /// The frames of an engine's process. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Frames(Arc<Shared>);
@@ -85,12 +82,11 @@ impl Frames {
 }
 
 impl FrameWatcher for Frames {
-    fn takes_long(&self) -> bool {
-        true
+    fn pins(&self, memory: &Mapping) -> bool {
+        HostMemory::can_pin(&self.0.device, memory).is_ok()
     }
 
     fn mapped(&self, _: Handle, memory: &Mapping) {
-        make_present(memory);
         let pinned = HostMemory::new(&self.0.device, memory.clone());
         if let Some(why) = pinned.not_pinned() {
             self.report_once(
@@ -141,14 +137,6 @@ impl FrameWatcher for Frames {
             }
         }
     }
-}
-
-/// Makes the pages of a frame present. The driver does that too, but blocks each `mmap` of this process until it is done, and so the frames of
-/// others. A page that cannot be had is the driver's to refuse.
-fn make_present(memory: &Mapping) {
-    let length = memory.length_bytes();
-    let mut pieces = (0..length).step_by(PIECE_BYTES);
-    let _ = pieces.try_for_each(|start| memory.make_present(start as u64, PIECE_BYTES.min(length - start)));
 }
 
 /// Tells mappings apart: the address of this process, or that of the device, which no mapping of this process has.

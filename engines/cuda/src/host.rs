@@ -29,6 +29,18 @@ impl HostMemory {
         Arc::new(Self { device: Arc::clone(device), mapping, pinned })
     }
 
+    /// Whether the device pins memory that is mapped so; the driver may refuse all the same.
+    pub(crate) fn can_pin(device: &Device, mapping: &Mapping) -> Result<(), NotPinned> {
+        let abilities = device.abilities();
+        if !abilities.pins_host_memory {
+            return Err(NotPinned::Unsupported);
+        }
+        if mapping.access() == Access::ReadOnly && !abilities.pins_read_only {
+            return Err(NotPinned::ReadOnly);
+        }
+        Ok(())
+    }
+
     pub fn not_pinned(&self) -> Option<&NotPinned> {
         self.pinned.as_ref().err()
     }
@@ -59,14 +71,8 @@ impl Memory for HostMemory {
 }
 
 fn pin(device: &Device, mapping: &Mapping) -> Result<DeviceAddress, NotPinned> {
-    let abilities = device.abilities();
+    HostMemory::can_pin(device, mapping)?;
     let is_read_only = mapping.access() == Access::ReadOnly;
-    if !abilities.pins_host_memory {
-        return Err(NotPinned::Unsupported);
-    }
-    if is_read_only && !abilities.pins_read_only {
-        return Err(NotPinned::ReadOnly);
-    }
     let register = |driver: &Driver| driver.register(mapping.pointer(), mapping.length_bytes(), is_read_only);
     device.call(register).map_err(NotPinned::Refused)
 }

@@ -90,6 +90,7 @@ impl Pinnings {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::time::Duration;
 
     use super::*;
 
@@ -134,13 +135,32 @@ mod tests {
         let pinnings = Pinnings::default();
         let mapping = Mapping::owned(vec![0]);
         let address = Ok(DeviceAddress(7));
+        let (entered, enters) = std::sync::mpsc::channel();
+        let waits = || assert!(enters.recv_timeout(Duration::from_millis(20)).is_err());
         std::thread::scope(|scope| {
+            let enter = |is_pinned: bool| {
+                let entered = entered.clone();
+                let pinnings = &pinnings;
+                let mapping = &mapping;
+                scope.spawn(move || {
+                    let pin = || if is_pinned { panic!("pinned twice") } else { Err(NotPinned::ReadOnly) };
+                    entered.send(pinnings.enter(mapping, pin)).unwrap();
+                });
+            };
             let pin = || {
-                scope.spawn(|| assert_eq!(pinnings.enter(&mapping, || panic!("pinned twice")), address));
+                enter(true);
+                waits();
                 address.clone()
             };
             assert_eq!(pinnings.enter(&mapping, pin), address);
+            assert_eq!(enters.recv(), Ok(address.clone()));
+            pinnings.leave(&mapping, || panic!("there is another user"));
+            let unpin = || {
+                enter(false);
+                waits();
+            };
+            pinnings.leave(&mapping, unpin);
+            assert_eq!(enters.recv(), Ok(Err(NotPinned::ReadOnly)));
         });
-        assert_eq!(pinnings.known()[&mapping.key()].users, 2);
     }
 }

@@ -1,7 +1,7 @@
 //! Makes the pages of frames present before requests name them.
 //!
 //! ```text
-//! mapped(frame) ─► waiting ─ a thread ─► populate, a piece at a time
+//! mapped(frame) ─► waiting ─ a thread ─► pages present, a piece at a time
 //! unmapping(frame) ─► not waiting any more, and the piece under way is waited for
 //! ```
 //!

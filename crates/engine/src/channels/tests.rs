@@ -3,18 +3,13 @@
 use std::time::Duration;
 
 use memferry_conformance::{FakeEngine, Fault, SimMemory, Timing};
-use memferry_external::layout::EngineLayout;
-use memferry_external::{EngineDescription, EngineEnd, ExternalEngine, ExternalFrame};
+use memferry_external::{ExternalEngine, ExternalFrame};
 use memferry_shm::frame;
-use memferry_shm::mapping::Mapping;
-use memferry_shm::parking::Fences;
-use memferry_shm::queue_pair::ClientEnd;
-use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Handle, Memory, Pattern};
-use rustix::event::EventfdFlags;
 
 use super::*;
 use crate::frames::Frames;
+use crate::pair::pair;
 use crate::watcher::Watcher;
 
 const BYTES: u64 = 100;
@@ -36,27 +31,15 @@ fn fill<M: Memory>(memory: M) -> Operation<Region<M>> {
 impl Stage {
     /// So many requests, each a fill of a byte in a nanosecond, that wait for so many channels.
     fn new(requests: u32, channels: u32) -> Self {
-        let layout = EngineLayout::new(1, 8).unwrap();
-        let zeroed = |bytes| frame::allocate_half(bytes).unwrap().1;
-        let service = zeroed(layout.service_bytes());
-        let own = zeroed(layout.engine_bytes());
-        let words = |mapping: &Mapping| MappedWords::new(mapping.clone()).unwrap();
-        let (client, half) = layout.halves(&words(&service), &words(&own), 0).unwrap();
-        let parked = layout.parked_words(&words(&own)).unwrap();
-        let end = ClientEnd::new(layout.pair(), client, half, parked, Fences::Full).unwrap();
-        let wake = layout.wake_word(&words(&service)).unwrap();
-        let description = EngineDescription::default();
         let stall = Duration::from_secs(1);
-        let mut worker = ExternalEngine::new(description, (end, wake), (requests, requests), stall);
-        let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let mut end = EngineEnd::new(layout, (service, own), doorbell, Fences::Full).unwrap();
+        let (mut worker, mut end) = pair(requests, stall);
         let frame =
             ExternalFrame { handle: Handle::new(0, 1), length: BYTES, is_writable: true, is_own: false };
         let posted = (0..requests).map(|channel| Descriptor::new(channel, fill(frame)).unwrap());
         let tickets = posted.map(|descriptor| worker.post(descriptor).unwrap()).collect();
         worker.ring_doorbell();
         let waiting = std::iter::from_fn(|| end.next_work()).map(|work| {
-            let located = Descriptor::new(0, fill(zeroed(BYTES))).unwrap();
+            let located = Descriptor::new(0, fill(frame::allocate_half(BYTES).unwrap().1)).unwrap();
             Waiting { job: Job::new(work.id, located), operation: fill(SimMemory::new(vec![0; 100])) }
         });
         let waiting = waiting.collect();

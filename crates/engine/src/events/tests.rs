@@ -142,7 +142,7 @@ fn a_watcher_sees_a_frame_before_requests() {
     assert!(frames.get(FRAME).is_some());
 }
 
-/// Says which frame it is shown or gives memory for, and takes as long for being shown one as the test wants.
+/// Says which frame it is shown, has to let go or gives memory for, and pins one for as long as the test wants.
 struct Slow(mpsc::Sender<Handle>, Mutex<mpsc::Receiver<()>>);
 
 impl FrameWatcher for Slow {
@@ -152,7 +152,7 @@ impl FrameWatcher for Slow {
         let _ = self.1.lock().unwrap().recv();
     }
 
-    fn takes_long(&self) -> bool {
+    fn pins(&self, _: &Mapping) -> bool {
         true
     }
 
@@ -166,7 +166,7 @@ impl FrameWatcher for Slow {
     }
 }
 
-/// Frames, and a watcher that takes long.
+/// Frames, and a watcher that pins them.
 struct Stage {
     frames: Frames,
     watcher: Watcher,
@@ -204,14 +204,14 @@ fn events_of_other_frames_do_not_wait_for_one_that_is_shown() {
     let [first, second, own] = [1, 2, 3].map(|index| Handle::new(index, 1));
     let go = stage.go.take().unwrap();
     std::thread::scope(|scope| {
-        // Lets the thread end if an assertion fails.
+        // If an assertion fails, the thread goes on, and ends with the second frame.
         let go = go;
         let watcher = &stage.watcher;
         let frames = &stage.frames;
         scope.spawn(|| (0..2).for_each(|_| watcher.show_next(frames)));
         stage.map(first, USER);
-        assert_eq!(stage.next_seen(), first);
         stage.map(second, USER);
+        assert_eq!(stage.next_seen(), first);
         let mapped = Some(FrameResult::Mapped { is_writable: true });
         assert_eq!(stage.answer(FrameEvent::Allocate { frame: own, length: 4096 }), mapped);
         assert_eq!(stage.answer(FrameEvent::Unmap { frame: own }), Some(FrameResult::Unmapped));
@@ -226,6 +226,21 @@ fn events_of_other_frames_do_not_wait_for_one_that_is_shown() {
         assert_eq!(stage.next_seen(), second);
     });
     assert!(stage.frames.get(second).is_none());
+}
+
+#[test]
+fn frames_that_were_there_before_are_shown_by_the_thread() {
+    let mut stage = Stage::new();
+    stage.go = None;
+    stage.watcher.clear();
+    stage.map(FRAME, USER);
+    assert!(stage.frames.get(FRAME).is_some(), "nobody watches");
+    let (sender, seen) = mpsc::channel();
+    stage.watcher.set(&stage.frames, Box::new(Slow(sender, Mutex::new(mpsc::channel().1))));
+    assert!(stage.frames.get(FRAME).is_none() && seen.try_recv().is_err());
+    stage.watcher.show_next(&stage.frames);
+    assert_eq!(seen.try_recv(), Ok(FRAME));
+    assert!(stage.frames.get(FRAME).is_some());
 }
 
 #[test]
