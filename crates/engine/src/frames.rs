@@ -27,12 +27,7 @@ impl Frames {
         self.read().get(&frame).map(|frame| frame.mapping.clone())
     }
 
-    /// All frames with their mappings.
-    pub fn all(&self) -> Vec<(Handle, Mapping)> {
-        self.read().iter().map(|(handle, frame)| (*handle, frame.mapping.clone())).collect()
-    }
-
-    pub(crate) fn entries(&self) -> Vec<(Handle, Frame)> {
+    pub(crate) fn all(&self) -> Vec<(Handle, Frame)> {
         self.read().iter().map(|(handle, frame)| (*handle, frame.clone())).collect()
     }
 

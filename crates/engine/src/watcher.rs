@@ -161,7 +161,7 @@ impl Watcher {
     /// Sets the watcher, which learns of the frames that exist: requests get those that it pins again when they were shown.
     pub(crate) fn set(&self, frames: &Frames, watcher: Box<dyn FrameWatcher>) {
         let mut place = self.shared.watcher.write().unwrap_or_else(PoisonError::into_inner);
-        for (handle, frame) in frames.entries() {
+        for (handle, frame) in frames.all() {
             if !frame.mapping.is_elsewhere() && watcher.pins(&frame.mapping) {
                 frames.remove(handle);
                 self.show_later(handle, frame);
