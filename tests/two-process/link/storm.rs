@@ -219,7 +219,8 @@ fn a_network_that_passes_in_one_direction_only_is_a_lost_peer() {
                     other => break other,
                 }
             };
-            assert_eq!(lost, Some(Failure::PeerLost), "{way:?}: {from} is not heard by {to}");
+            let told = [all[0].told(), all[1].told()].concat();
+            assert_eq!(lost, Some(Failure::PeerLost), "{way:?}: {from} is not heard by {to}\n{told}");
             networks.unmute(from, to);
             connected(&mut queue, &remote, &own, [&all[0], &all[1]]);
             own.write(0, &vec![0; 4 << 20]).unwrap();
