@@ -134,6 +134,7 @@ pub(crate) mod test {
         "a_forked_child_gets_errors",
         "an_admitted_frame_refuses_changes",
         "a_shortage_does_not_end_the_connection",
+        "pages_are_made_present_where_there_are_any",
     ];
     /// In [`super::package::CLI`]: the dashboard, with a test that needs a browser.
     pub(crate) const DASHBOARD: (&str, &str) = ("dashboard", "a_browser_shows_the_figures");
