@@ -16,8 +16,9 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
-use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory};
+use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory, moves_bytes};
 use memferry::{Client, Failure, Pattern, Queue, Ticket, TransferError, fill, nop};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
@@ -246,6 +247,14 @@ fn assert_one_completion_each(mut queue: Queue, tickets: &[Ticket], killed: bool
     assert_eq!(queue.poll(), None);
 }
 
+/// Connects and is served. Connecting never fails; but the service that stops may let a client in just before, and be gone when it asks.
+fn come(path: &Path) {
+    let start = Instant::now();
+    while let Err(error) = moves_bytes(&Client::connect(path).unwrap()) {
+        assert!(start.elapsed() < SOON, "{error}");
+    }
+}
+
 #[test]
 fn requests_end_once_across_restarts() {
     let place = Place::new();
@@ -265,7 +274,7 @@ fn requests_end_once_across_restarts() {
         let newcomers: Vec<_> = (0..4)
             .map(|_| {
                 let path = path.clone();
-                std::thread::spawn(move || assert_moves_bytes(&Client::connect(path).unwrap()))
+                std::thread::spawn(move || come(&path))
             })
             .collect();
         service.signal(signal);

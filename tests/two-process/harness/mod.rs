@@ -321,15 +321,21 @@ pub fn near(client: &Client, length: u64, far: &Frame) -> Frame {
 
 /// Asserts that a client can copy bytes from one of its frames to another.
 pub fn assert_moves_bytes(client: &Client) {
-    let source = client.frame(4096).alloc().unwrap();
-    let destination = client.frame(4096).alloc().unwrap();
-    source.write(7, b"still served").unwrap();
-    let mut queue = client.queue(4).unwrap();
-    let ticket = queue.submit(copy(&source, &destination)).unwrap();
-    done(&mut queue, ticket);
+    moves_bytes(client).unwrap();
+}
+
+/// As [`assert_moves_bytes`], but the service may end meanwhile.
+pub fn moves_bytes(client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+    let source = client.frame(4096).alloc()?;
+    let destination = client.frame(4096).alloc()?;
+    source.write(7, b"still served")?;
+    let mut queue = client.queue(4)?;
+    let ticket = queue.submit(copy(&source, &destination))?;
+    wait_for(&mut queue, ticket)?;
     let mut bytes = [0; 12];
-    destination.read(7, &mut bytes).unwrap();
+    destination.read(7, &mut bytes)?;
     assert_eq!(&bytes, b"still served");
+    Ok(())
 }
 
 /// Waits [`SOON`] for a transfer.
