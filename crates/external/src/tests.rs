@@ -18,7 +18,7 @@ use rustix::event::EventfdFlags;
 
 use crate::layout::EngineLayout;
 use crate::{
-    DescriptionError, EngineDescription, EngineEnd, ExternalEngine, ExternalFrame, Fault, Lost, Work,
+    DescriptionError, EngineDescription, EngineEnd, ExternalEngine, ExternalFrame, Fault, Lost, Work, WorkId,
 };
 
 const STALL: Duration = Duration::from_millis(40);
@@ -113,6 +113,15 @@ fn copy(length: u64) -> Operation<Region<ExternalFrame>> {
 
 fn done(bytes_done: u64) -> Outcome {
     Outcome { result: Ok(()), bytes_done, value: 0, engine: EngineKind::External }
+}
+
+/// A copy that the engine has taken.
+fn begun() -> (Pair, EngineEnd, WorkId) {
+    let mut pair = Pair::new();
+    let mut engine = pair.engine();
+    pair.post(0, copy(100));
+    let id = engine.next_work().unwrap().id;
+    (pair, engine, id)
 }
 
 /// What the engine gets for one posted operation.
@@ -465,10 +474,7 @@ fn random_words_never_panic_the_worker() {
 
 #[test]
 fn a_job_without_progress_is_a_fault() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, engine, id) = begun();
     let stall = STALL.as_millis() as u64;
     pair.poll_at(1);
     assert!(pair.worker_end.next_wake().is_some());
@@ -482,10 +488,7 @@ fn a_job_without_progress_is_a_fault() {
 
 #[test]
 fn progress_that_never_ends_is_a_fault() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, engine, id) = begun();
     let stall = STALL.as_millis() as u64;
     for round in 1..=4 {
         engine.progress(id, round, false);
@@ -499,10 +502,7 @@ fn progress_that_never_ends_is_a_fault() {
 
 #[test]
 fn a_job_that_is_prepared_does_not_stall_but_has_to_end() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, engine, id) = begun();
     let stall = STALL.as_millis() as u64;
     engine.progress(id, 0, false);
     for round in 1..4 {
@@ -535,10 +535,7 @@ fn a_long_job_is_not_prepared_for_ever() {
 
 #[test]
 fn the_time_of_a_job_begins_when_it_was_prepared() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, engine, id) = begun();
     let stall = STALL.as_millis() as u64;
     engine.progress(id, 0, false);
     for round in 1..4 {
@@ -558,10 +555,7 @@ fn the_time_of_a_job_begins_when_it_was_prepared() {
 #[test]
 fn a_job_that_was_prepared_stalls_as_others() {
     for moves in [true, false] {
-        let mut pair = Pair::new();
-        let mut engine = pair.engine();
-        pair.post(0, copy(100));
-        let id = engine.next_work().unwrap().id;
+        let (mut pair, engine, id) = begun();
         let stall = STALL.as_millis() as u64;
         engine.progress(id, 0, false);
         pair.poll_at(1);
@@ -579,10 +573,7 @@ fn a_job_that_was_prepared_stalls_as_others() {
 
 #[test]
 fn progress_back_and_forth_is_none() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, engine, id) = begun();
     let stall = STALL.as_millis() as u64;
     for round in 0..8 {
         engine.progress(id, round % 2, false);
@@ -613,10 +604,7 @@ fn progress_of_one_job_counts_for_others() {
 
 #[test]
 fn a_claimed_channel_fault_is_a_fault() {
-    let mut pair = Pair::new();
-    let mut engine = pair.engine();
-    pair.post(0, copy(100));
-    let id = engine.next_work().unwrap().id;
+    let (mut pair, mut engine, id) = begun();
     engine.complete(id, Outcome::refused(Failure::ChannelFaulted));
     assert!(pair.poll().is_empty());
     assert_eq!(pair.worker_end.fault(), Some(Fault::Failure(Failure::ChannelFaulted)));
