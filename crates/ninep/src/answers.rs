@@ -152,6 +152,10 @@ impl Connection {
         view: Option<BufferView>,
         sent: usize,
     ) -> io::Result<()> {
+        // A closed connection's queue is not emptied again: the rest would keep its buffer.
+        if self.closed {
+            return Ok(());
+        }
         self.progress = Instant::now();
         let of_view = sent.saturating_sub(head.len());
         head.drain(..sent.min(head.len()));

@@ -509,3 +509,29 @@ fn a_version_waits_for_operations_in_flight() {
     // Four requests, and an answer being sent.
     assert!(pool.in_use == 0 && pool.peak_in_use <= 5, "{pool:?}");
 }
+
+#[test]
+fn a_client_that_is_gone_holds_no_buffer() {
+    let Some(served) = Served::with(|options| options.engine = Engine::Copying) else { return };
+    std::fs::write(served.export.at("file"), pattern(1 << 20, 10)).unwrap();
+    for _ in 0..4000 {
+        let mut client = served.client();
+        client.walk(1, "file").unwrap();
+        client.open(1, 0).unwrap();
+        let requests = || served.running().statistics().requests;
+        let before = requests();
+        // More than the socket takes, so an answer is being sent when the client goes.
+        (0..8).for_each(|tag| {
+            let offset = u64::from(tag) * 65_536;
+            client.send(&Request::Read { fid: 1, offset, count: 65_536 }, tag).unwrap();
+        });
+        let in_use = || served.running().pool().statistics().in_use;
+        wait_until("answers are sent", || requests() == before + 8 && in_use() < 8);
+        // Usually received after an answer has got stuck: then the server sees the end before that answer fails.
+        client.send(&Request::Statfs { fid: 1 }, 8).unwrap();
+        wait_until("it is received", || requests() == before + 9);
+        drop(client);
+        wait_until("it is gone", || served.running().statistics().connected == 0);
+        assert_eq!(in_use(), 0);
+    }
+}
