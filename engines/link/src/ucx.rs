@@ -96,12 +96,15 @@ struct Endpoint {
     reports_errors: bool,
 }
 
-/// Settings of UCX for a process that is an engine: it must not replace the handlers of signals, nor functions of the C library. Call it while
-/// the process has one thread. What the administrator set stays.
+/// Settings of UCX for a process that is an engine: it must not replace the handlers of signals, nor functions of the C library, nor wait
+/// in `connect` for a peer that is not there, for minutes. Call it while the process has one thread. What the administrator set stays.
 pub(crate) fn prepare() {
-    for (name, value) in
-        [("UCX_HANDLE_ERRORS", "none"), ("UCX_ERROR_SIGNALS", ""), ("UCX_MEM_MMAP_HOOK_MODE", "none")]
-    {
+    for (name, value) in [
+        ("UCX_HANDLE_ERRORS", "none"),
+        ("UCX_ERROR_SIGNALS", ""),
+        ("UCX_MEM_MMAP_HOOK_MODE", "none"),
+        ("UCX_TCP_CONN_NB", "y"),
+    ] {
         if std::env::var_os(name).is_none() {
             // SAFETY: the caller's process has one thread, so nobody reads the environment meanwhile.
             unsafe { std::env::set_var(name, value) };

@@ -5,6 +5,8 @@
 //! n1 ─ veth ─┼─ bridge in n3
 //! n2 ─ veth ─┘
 //! ```
+//!
+//! Node 1 is 10.77.0.11, which UCX uses, and 10.78.0.11.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +29,8 @@ impl Networks {
             for n in 0 1 2; do
                 ip -n $P'n3' link add name port$n type veth peer name $P'v'$n netns $P'n'$n
                 ip -n $P'n3' link set port$n master switch up
-                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n link set $P'v'$n up
+                ip -n $P'n'$n addr add 10.77.0.1$n/24 dev $P'v'$n; ip -n $P'n'$n addr add 10.78.0.1$n/24 dev $P'v'$n
+                ip -n $P'n'$n link set $P'v'$n up
             done";
         let made = Command::new("sh").args(["-c", script]).env("P", &prefix).output().ok()?;
         if !made.status.success() {
@@ -41,7 +44,7 @@ impl Networks {
         ["ip", "netns", "exec", &self.0[number]].map(str::to_owned).into()
     }
 
-    /// What a node sends to another one goes astray; it hears that one as before.
+    /// What a node sends to another one's first address goes astray; it hears that one as before.
     pub(crate) fn mute(&self, from: usize, to: usize) {
         // An address of a network card that nobody has.
         let place = ["lladdr", "02:00:00:00:00:01", "nud", "permanent"];

@@ -8,8 +8,8 @@ use rustix::process::{Signal, kill_process};
 
 use super::networks::Networks;
 use super::{
-    BOTH, MIB, Node, STALL_MS, Way, accept, connected, contents, failure, grant, host, nodes_with,
-    proven_host, refused, two_nodes,
+    BOTH, MIB, Node, STALL_MS, Way, accept, connected, contents, failure, grant, nodes_with, proven_host,
+    refused, two_nodes,
 };
 
 /// Bytes for each request: three accesses and a bit.
@@ -193,9 +193,8 @@ fn frames(all: &[Node]) -> (Frame, memferry::Grant, Frame, Frame, Queue) {
     let (granted, token) = grant(&all[0], &theirs, &owner, BOTH, &all[1]);
     let client = all[1].client();
     let remote = accept(&client, token);
-    let own = host(&client, 4 * MIB);
     let mut queue = client.queue(16).unwrap();
-    connected(&mut queue, &remote, &own, [&all[0], &all[1]]);
+    let own = proven_host((&client, &mut queue), &remote, 4 * MIB, [&all[0], &all[1]]);
     (theirs, granted, remote, own, queue)
 }
 
@@ -228,6 +227,47 @@ fn a_network_that_passes_in_one_direction_only_is_a_lost_peer() {
             assert!(contents(&own) == contents(&theirs), "{way:?}");
         }
     }
+}
+
+/// As behind a filter of packets: nobody answers to UCX, while the encrypted connection is there.
+#[test]
+fn nobody_waits_for_a_peer_that_ucx_does_not_reach() {
+    let Some(networks) = Networks::new() else {
+        println!("skipped: this user cannot make networks");
+        return;
+    };
+    if !Way::all().contains(&Way::Tcp) {
+        return;
+    }
+    let names = ["alpha", "beta", "gamma"];
+    let addresses = ["10.78.0.10", "10.78.0.11", "10.78.0.12"];
+    let places = [0, 1, 2].map(|number| (names[number], addresses[number], networks.command(number)));
+    let all = nodes_with(Way::Network, &places, 1500, STALL_MS);
+    let [alpha, beta, gamma] = [&all[0], &all[1], &all[2]];
+    networks.mute(1, 0);
+    let client = beta.client();
+    let mut queue = client.queue(16).unwrap();
+    let frame_of = |node: &Node| {
+        let owner = node.client();
+        let theirs = owner.frame(MIB).alloc().unwrap();
+        let (granted, token) = grant(node, &theirs, &owner, BOTH, beta);
+        ((owner, theirs, granted), accept(&client, token))
+    };
+    let (_of_gamma, near) = frame_of(gamma);
+    let (_of_alpha, far) = frame_of(alpha);
+    let own = proven_host((&client, &mut queue), &near, MIB, [gamma, beta]);
+    let engine = beta.engine();
+    // It is lost until UCX rests, and others are served meanwhile.
+    loop {
+        let reached = queue.submit(copy(&far, &own)).unwrap();
+        connected(&mut queue, &near, &own, [gamma, beta]);
+        match queue.wait(reached) {
+            Ok(_) => break,
+            Err(error) => assert_eq!(error.failure, Failure::PeerLost, "{}", beta.told()),
+        }
+    }
+    assert!(beta.told().contains("UCX delivered nothing to or from alpha"), "{}", beta.told());
+    assert_eq!(beta.engine(), engine, "{}", beta.told());
 }
 
 #[test]
