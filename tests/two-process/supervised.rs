@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory, moves_bytes};
-use memferry::{Client, Failure, Pattern, Queue, Ticket, TransferError, fill, nop};
+use memferry::{Client, Failure, Pattern, Queue, Ticket, TransferError, fill, nop, repeat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -377,6 +377,26 @@ fn one_of_many_concurrent_services_listens() {
         listening[0].0.wait().unwrap();
         assert!(path.exists() && place.path("s.lock").exists());
     }
+}
+
+#[test]
+fn a_loop_that_runs_when_its_service_stops_makes_all_its_rounds() {
+    const ROUNDS: u32 = 100;
+    let mut service = Service::start(&["--workers=1", "--grace-ms=60000"]);
+    let client = service.client();
+    let frame = client.frame(16 << 20).alloc().unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let rounds = queue.submit(repeat(ROUNDS)).unwrap();
+    let filled = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
+    harness::wait_until("the loop to run", || {
+        let mut first = [0];
+        frame.read(0, &mut first).unwrap();
+        first == [1]
+    });
+    service.signal(Signal::TERM);
+    assert_eq!(queue.wait(rounds).unwrap().output, u64::from(ROUNDS));
+    assert_eq!(queue.wait(filled).unwrap().bytes_done, u64::from(ROUNDS) * frame.length());
+    assert!(service.wait().success());
 }
 
 #[test]

@@ -430,6 +430,13 @@ impl<M: Clone> Order<M> {
         }
     }
 
+    /// Ends the running loop after its present round if it has no number of rounds.
+    pub(crate) fn stop_endless(&mut self) {
+        if let Some(chain) = self.looping.as_mut().filter(|chain| chain.rounds == 0) {
+            chain.stop = true;
+        }
+    }
+
     fn next_deadline(&self) -> Option<Instant> {
         let held = self.held.iter().filter_map(|held| match &held.step {
             Step::One(admitted) => admitted.terms().deadline,

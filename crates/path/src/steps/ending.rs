@@ -62,13 +62,14 @@ impl<E: Engine> Path<E> {
         });
     }
 
-    /// Fails all requests that have not started, because the service stops. Loops end after their present round.
+    /// Fails all requests that have not started, because the service stops. Loops without a number of rounds end after their present
+    /// round; others go on as all running requests do.
     pub fn stop(&mut self, capabilities: &mut Capabilities<E::Memory>) {
         let given_up =
             self.channels.give_up(|_, origin| (!origin.member).then_some(Failure::ServiceStopping));
         for key in self.orders.keys() {
             let Some(order) = self.orders.get(key) else { continue };
-            order.stop(&|_| true);
+            order.stop_endless();
             order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.retired);
             self.unblocked.push(key);
         }

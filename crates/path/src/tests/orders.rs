@@ -228,6 +228,30 @@ fn a_stopped_loop_completes_its_round() {
 }
 
 #[test]
+fn a_stopping_service_ends_endless_loops_and_finishes_others() {
+    for wanted in [0, 50] {
+        let (mut bed, queue, frame) = bed(4);
+        bed.submit(queue, 1, &Request::repeat(wanted));
+        bed.submit(queue, 2, &fill(frame, 10).linked());
+        bed.submit(queue, 3, &fill(frame, 10));
+        bed.submit(queue, 4, &Request::new(Operation::Nop));
+        bed.turns(9);
+        assert!(bed.log.is_empty());
+        bed.path.stop(&mut bed.capabilities);
+        bed.drain();
+        let ends = bed.ends();
+        let rounds = ends[3].3;
+        assert_eq!(rounds == 50, wanted == 50, "{ends:?}");
+        let stopping = Err(Failure::ServiceStopping);
+        assert_eq!(
+            ends,
+            [(4, stopping, false, 0), (2, OK, false, 0), (3, OK, false, 0), (1, OK, false, rounds)]
+        );
+        assert_eq!(bed.log[1].1.completion.outcome.bytes_done, 10 * rounds);
+    }
+}
+
+#[test]
 fn early_ends_stop_a_loop_at_once() {
     for (case, reason) in
         [Failure::Cancelled, Failure::Cancelled, Failure::DeadlineExceeded, Failure::MemoryFault]
