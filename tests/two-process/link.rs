@@ -905,10 +905,7 @@ fn a_hostile_owner_harms_its_own_requests_only() {
 
 #[test]
 fn three_nodes_in_networks_of_their_own() {
-    let Some(networks) = Networks::new() else {
-        println!("skipped three_nodes_in_networks_of_their_own: this user cannot make networks");
-        return;
-    };
+    let Some(networks) = Networks::new() else { return };
     let ways = Way::all().into_iter().filter(|way| *way != Way::SharedMemory);
     for way in ways.map(|way| if way == Way::Tcp { Way::Network } else { way }) {
         let addresses = ["10.77.0.10", "10.77.0.11", "10.77.0.12"];

@@ -15,8 +15,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) struct Networks(Vec<String>);
 
 impl Networks {
-    /// None if this user may not make them.
+    /// None if this user may not make them, which it prints.
     pub(crate) fn new() -> Option<Self> {
+        let made = Self::make();
+        if made.is_none() {
+            println!("skipped: this user cannot make networks");
+        }
+        made
+    }
+
+    fn make() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
