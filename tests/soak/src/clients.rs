@@ -163,6 +163,9 @@ pub(crate) fn handle_line(client: &mut Running, text: &str, history: &History, r
                 report.find(format!("{}: nothing explains '{text}'", client.title()));
             }
         }
+        "pending" => {
+            report.count("revocations that took longer than a call waits, counted at each such call")
+        }
         "finding" => {
             client.findings = true;
             report.find(format!("{}: {text}", client.title()));

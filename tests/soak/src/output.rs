@@ -6,6 +6,7 @@
 //! lost PID                  that service is gone, and every ticket got one completion
 //! ended PID WHY             that service ended the session
 //! refused PID KIND WHY      it refused a call; KIND is `own` if this process's limits are the reason
+//! pending                   a revocation was not complete in time, and is waited for again
 //! finding WHAT              something is wrong
 //! ```
 //!

@@ -12,7 +12,7 @@ use memferry::{
 };
 use memferry_conformance::noise;
 
-use super::{ENGINE, PATIENCE};
+use super::{ENGINE, PATIENCE, lender};
 use crate::output::{Progress, Stop, finding};
 use crate::random::Random;
 
@@ -114,7 +114,7 @@ fn use_frame(
     for _ in 0..random.between(1, 40) {
         tickets.push(queue.submit(copy(&granted, near.slice(..length))).map_err(|error| error.reason)?);
     }
-    match grant.revoke() {
+    match lender::revoke(client, grant.token()) {
         Ok(()) | Err(CallError::Refused(_)) => {}
         Err(error) => return Err(error.into()),
     }

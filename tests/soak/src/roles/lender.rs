@@ -7,12 +7,13 @@
 //! ```
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use memferry::{Client, Grantee, Rights};
+use memferry::{CallError, Client, GrantToken, Grantee, Rights};
 use memferry_conformance::noise;
 
-use crate::output::{Progress, Stop, finding};
+use super::PATIENCE;
+use crate::output::{Progress, Stop, finding, print_line};
 use crate::random::Random;
 
 /// Bytes before and after the granted range.
@@ -23,6 +24,18 @@ const LONGEST: u64 = 300_000;
 /// The directory of the tokens of one service; tokens are valid for that service only.
 pub(super) fn lends(meeting: &Path, service: u32) -> std::path::PathBuf {
     meeting.join(format!("lends-{service}"))
+}
+
+/// Revokes a grant. An engine process that keeps a request of a grantee delays this for four times the engine's `stall-ms`,
+/// and until the process has ended: longer than a call waits.
+pub(super) fn revoke(client: &Client, token: GrantToken) -> Result<(), CallError> {
+    let since = Instant::now();
+    loop {
+        match client.revoke(token) {
+            Err(CallError::RevocationPending { .. }) if since.elapsed() < PATIENCE => print_line("pending"),
+            ended => return ended,
+        }
+    }
 }
 
 pub(super) fn session(
@@ -54,7 +67,7 @@ pub(super) fn session(
         std::fs::rename(&made, &path).map_err(failed)?;
         std::thread::sleep(Duration::from_micros(random.below(40_000)));
         let _ = std::fs::remove_file(&path);
-        grant.revoke()?;
+        revoke(client, grant.token())?;
         let read = || -> Result<Vec<u8>, Stop> {
             let mut found = vec![0; bytes.len()];
             frame.read(0, &mut found)?;
