@@ -26,8 +26,8 @@ pub(super) fn lends(meeting: &Path, service: u32) -> std::path::PathBuf {
     meeting.join(format!("lends-{service}"))
 }
 
-/// Revokes a grant. An engine process that keeps a request of a grantee delays this for four times the engine's `stall-ms`,
-/// and until the process has ended: longer than a call waits.
+/// Revokes a grant. An engine process that keeps a request of a grantee can delay this for a little over four times the
+/// engine's `stall-ms`, and until the process has ended (docs/engines.md). On a busy machine that is longer than one call waits.
 pub(super) fn revoke(client: &Client, token: GrantToken) -> Result<(), CallError> {
     let since = Instant::now();
     loop {
