@@ -34,8 +34,9 @@ mod stages;
 mod timing;
 mod twod;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::Parser;
 
@@ -59,6 +60,9 @@ struct Arguments {
     /// Also put the rows into this page, between the marks of the group; group `peers` makes all of its page.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+    /// Put the rows of this file, written by `--json` on this machine, into the page; measure nothing.
+    #[arg(long, value_name = "FILE", requires = "page", conflicts_with_all = ["json", "quick", "only", "plots"])]
+    from: Option<PathBuf>,
     /// Draw the sweeps as SVG files in this directory.
     #[arg(long, value_name = "DIR")]
     plots: Option<PathBuf>,
@@ -216,12 +220,12 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if !arguments.only.is_empty() && !IN_PARTS.contains(&name.as_str()) {
         return Err(format!("group '{name}' has no parts; these have: {}", IN_PARTS.join(", ")).into());
     }
-    let read = |path: &PathBuf| {
-        std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-    };
+    if let (Some(from), Some(page)) = (&arguments.from, &arguments.page) {
+        return refill(name, from, page);
+    }
     if let Some(path) = arguments.page.as_ref().filter(|_| name != PEERS) {
         // Before minutes of measuring: whether the rows have a place.
-        filled::fill(&read(path)?, name, "", &[])?;
+        filled::fill(&read(path)?, name, (SystemTime::now(), ""), &[])?;
     }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
@@ -230,21 +234,40 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     rows::print(&rows);
     let text =
         if name == PEERS { peers::page::json(&rows)? } else { serde_json::to_string_pretty(&rows)? + "\n" };
-    let write = |path: &PathBuf, text: &str| {
-        std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
-    };
     if let Some(path) = &arguments.json {
         write(path, &text)?;
     }
     if let Some(path) = &arguments.page {
-        let page = if name == PEERS {
-            peers::page::render(&text)?
-        } else {
-            filled::fill(&read(path)?, name, &peers::page::machine(), &rows)?
-        };
-        write(path, &page)?;
+        fill(name, path, SystemTime::now(), &text)?;
     }
     Ok(())
+}
+
+/// Puts the rows of an earlier run into a page.
+fn refill(group: &str, from: &Path, page: &Path) -> Result<(), BenchError> {
+    let text = read(from)?;
+    let measured = std::fs::metadata(from)?.modified()?;
+    fill(group, page, measured, &text)
+        .map_err(|error| format!("{} from {}: {error}", page.display(), from.display()).into())
+}
+
+/// Puts rows, as `--json` writes them, into a page.
+fn fill(group: &str, page: &Path, measured: SystemTime, json: &str) -> Result<(), BenchError> {
+    let filled = if group == PEERS {
+        peers::page::render(json)?
+    } else {
+        let rows: Vec<rows::Row> = serde_json::from_str(json)?;
+        filled::fill(&read(page)?, group, (measured, &peers::page::machine()), &rows)?
+    };
+    write(page, &filled)
+}
+
+fn read(path: &Path) -> Result<String, BenchError> {
+    std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()).into())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), BenchError> {
+    std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
 }
 
 fn main() -> ExitCode {

@@ -7,7 +7,9 @@
 //!
 //! This module measures nothing.
 
-use serde::Serialize;
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use crate::timing::median;
 
@@ -55,18 +57,19 @@ pub(crate) struct Comparison {
     said: Option<String>,
 }
 
-#[derive(Serialize)]
+/// Read from JSON, it has no comparison.
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Row {
     name: String,
     value: Option<f64>,
-    unit: &'static str,
+    unit: Cow<'static, str>,
     target: Option<String>,
     holds: Option<bool>,
     min: Option<f64>,
     max: Option<f64>,
     /// Why the value is missing.
     reason: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     comparison: Option<Comparison>,
 }
 
@@ -88,7 +91,17 @@ impl Row {
         };
         let min = values.iter().copied().min_by(f64::total_cmp);
         let max = values.iter().copied().max_by(f64::total_cmp);
-        Self { name, value: Some(value), unit, target, holds, min, max, reason: None, comparison: None }
+        Self {
+            name,
+            value: Some(value),
+            unit: unit.into(),
+            target,
+            holds,
+            min,
+            max,
+            reason: None,
+            comparison: None,
+        }
     }
 
     /// A quantile of samples, with the smallest and the largest of them.
@@ -112,7 +125,7 @@ impl Row {
         Self {
             name: name.to_owned(),
             value: None,
-            unit: "",
+            unit: "".into(),
             target: None,
             holds: None,
             min: None,
@@ -157,18 +170,53 @@ impl Row {
         &self.name
     }
 
-    /// What a table of a page has: name, value with bounds, or why there is none; target and whether it was missed.
+    /// What a table of a page has: name; median with bounds, or why there is none; target and whether it was missed.
     pub(crate) fn cells(&self) -> [String; 3] {
-        let (Some(value), Some(min), Some(max)) = (self.value, self.min, self.max) else {
-            let what = if self.holds == Some(false) { "broken" } else { "not measured" };
-            let reason = self.reason.as_deref().unwrap_or_default();
-            return [self.name.clone(), format!("{what}: {reason}"), String::new()];
+        let measured = match (self.value, self.reason.as_deref()) {
+            (None, Some(reason)) => format!("{}: {reason}", self.absence()),
+            _ => self.with_bounds(if self.unit == "ratio" { "times" } else { &self.unit }),
         };
-        let unit = if self.unit == "ratio" { "times" } else { self.unit };
-        let figure = format!("{} {unit}", number(value));
         let missed = if self.holds == Some(false) { ", missed" } else { "" };
         let target = self.target.as_ref().map_or(String::new(), |target| format!("{target}{missed}"));
-        [self.name.clone(), format!("{} ({} to {})", figure.trim_end(), number(min), number(max)), target]
+        [self.name.clone(), measured, target]
+    }
+
+    /// The median and its unit; a ratio has none.
+    pub(crate) fn figure(&self) -> (String, &str) {
+        let unit = if self.is_ratio() { "" } else { &self.unit };
+        self.value.map_or_else(|| (self.absence().to_owned(), ""), |value| (self.shown(value), unit))
+    }
+
+    fn is_ratio(&self) -> bool {
+        ["ratio", "times", "x"].contains(&&*self.unit)
+    }
+
+    /// A count without decimals.
+    fn shown(&self, value: f64) -> String {
+        if value.fract() == 0.0 && !self.is_ratio() { format!("{value}") } else { number(value) }
+    }
+
+    /// The median with minimum and maximum.
+    pub(crate) fn bounds(&self) -> String {
+        self.with_bounds(if self.is_ratio() { "" } else { &self.unit })
+    }
+
+    fn with_bounds(&self, unit: &str) -> String {
+        let (Some(value), Some(min), Some(max)) = (self.value, self.min, self.max) else {
+            return self.absence().to_owned();
+        };
+        let figure = format!("{} {unit}", self.shown(value));
+        format!("{} ({} to {})", figure.trim_end(), self.shown(min), self.shown(max))
+    }
+
+    /// The target, and whether it was missed.
+    pub(crate) fn limit(&self) -> Option<(&str, bool)> {
+        self.target.as_deref().map(|target| (target, self.holds == Some(false)))
+    }
+
+    /// What there is instead of a value.
+    fn absence(&self) -> &'static str {
+        if self.holds == Some(false) { "broken" } else { "not measured" }
     }
 }
 

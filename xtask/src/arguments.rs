@@ -103,10 +103,12 @@ pub(crate) enum Command {
     ///   --json FILE    also writes the figures to FILE
     ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
     ///                  group peers writes the whole page of comparisons
+    ///   --from FILE    with --page: takes the figures from FILE, which --json wrote on this machine, and
+    ///                  measures nothing; their date is the file's
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
-        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--page FILE] [--plots DIR]"
+        override_usage = "./x bench [GROUP] [--quick] [--only PARTS] [--json FILE] [--page FILE [--from FILE]] [--plots DIR]"
     )]
     Bench(Passed),
     /// Run random clients against services that are killed, starved and stopped; check every byte.

@@ -1,18 +1,20 @@
 //! The page of comparisons and README.md's table, made from the rows' JSON.
 //!
 //! ```text
-//! rows ─► json: {"machine", "rows"} ─► docs/guide/comparison.json ─┬─► render: this folder's comparison.md, with tables ─► the page
+//! rows ─► json: {"measured", "machine", "rows"} ─► docs/guide/comparison.json ─┬─► render: this folder's comparison.md, with tables ─► the page
 //!                                                                  └─► readme: the table of README.md
 //! ```
 //!
 //! A test holds both to the committed JSON. It says who wins each row: a gain of less than a twentieth is nobody's.
 
 use std::fmt::Write;
+use std::time::SystemTime;
 
 use serde::Deserialize;
 
 use super::{OTHERS, engines, iceoryx2, kernel, libc, own, ucx};
 use crate::BenchError;
+use crate::filled::day;
 use crate::rows::{Row, number};
 
 /// The page's text, with a line `{{SECTION}}` where a table goes.
@@ -25,6 +27,7 @@ const FIGURES: [&str; 6] =
 
 #[derive(Deserialize)]
 struct Document {
+    measured: String,
     machine: String,
     rows: Vec<Entry>,
 }
@@ -54,12 +57,13 @@ struct Side {
     said: Option<String>,
 }
 
-/// The rows with the machine they were measured on.
+/// The rows with the day and the machine they were measured on.
 ///
 /// # Errors
 /// Those of encoding.
 pub(crate) fn json(rows: &[Row]) -> Result<String, BenchError> {
-    let document = serde_json::json!({ "machine": machine(), "rows": rows });
+    let measured = day(SystemTime::now())?;
+    let document = serde_json::json!({ "measured": measured, "machine": machine(), "rows": rows });
     Ok(serde_json::to_string_pretty(&document)? + "\n")
 }
 
@@ -101,7 +105,7 @@ fn machine_line(document: &Document) -> String {
     } else {
         " **Other programs ran on the same CPUs: these figures show that the comparison works, and not who is faster.**"
     };
-    format!("Measured on {}.{note}", document.machine)
+    format!("Measured on {}, {}.{note}", document.measured, document.machine)
 }
 
 /// Whether no other program disturbed the run.
