@@ -38,17 +38,11 @@ const TEMPLATES: [(&str, &str); 16] = [
     ("remote engines", include_str!("filled/remote_engines.md")),
 ];
 
-/// The page with the group's rows, as measured at that time on this machine.
+/// The page with the group's rows, and when and where they were measured.
 ///
 /// # Errors
 /// If the page lacks the marks of the group.
-pub(crate) fn fill(
-    page: &str,
-    group: &str,
-    (measured, machine): (SystemTime, &str),
-    rows: &[Row],
-) -> Result<String, BenchError> {
-    let heading = format!("Measured on {}, {machine}.", day(measured)?);
+pub(crate) fn fill(page: &str, group: &str, rows: &[Row]) -> Result<String, BenchError> {
     let places = places(page, group);
     if places.is_empty() {
         return Err(format!(
@@ -59,8 +53,8 @@ pub(crate) fn fill(
         .into());
     }
     places.iter().try_fold(page.to_owned(), |page, place| {
-        let Some(table) = table(place, rows)? else { return Ok(page) };
-        between(&page, place, &format!("{heading}\n\n{table}\n"))
+        let Some(text) = text(place, rows)? else { return Ok(page) };
+        between(&page, place, &text)
     })
 }
 
@@ -96,6 +90,12 @@ fn between(page: &str, place: &str, text: &str) -> Result<String, BenchError> {
         );
     };
     Ok(format!("{before}{first}{text}{last}{after}"))
+}
+
+/// What is between the marks of a place; nothing if no row of it was measured.
+fn text(place: &str, rows: &[Row]) -> Result<Option<String>, BenchError> {
+    let measured = rows.iter().find_map(Row::measured).unwrap_or("on an unknown day");
+    Ok(table(place, rows)?.map(|table| format!("Measured {measured}.\n\n{table}\n")))
 }
 
 /// The table of a place; none if no row of it was measured.
@@ -189,9 +189,8 @@ mod tests {
         let filled = between(page, "x", "new\n").unwrap();
         assert_eq!(filled, page.replace("old", "new"));
         assert_eq!(between(&filled, "x", "new\n").unwrap(), filled);
-        let day = UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 366);
-        let rows = [Row::new("c", "us", Target::None, &[120.0])];
-        let filled = fill(page, "y", (day, "m"), &rows).unwrap();
+        let rows = [Row::new("c", "us", Target::None, &[120.0]).dated("on 1971-01-02, m")];
+        let filled = fill(page, "y", &rows).unwrap();
         assert!(filled.starts_with(page.split_once("<!-- end of y").unwrap().0), "{filled}");
         assert!(filled.contains("<!-- rows of y -->\nMeasured on 1971-01-02, m.\n\n| what "), "{filled}");
         assert!(filled.ends_with("| c | 120 us (120 to 120) |  |\n\n<!-- end of y -->\n"), "{filled}");
@@ -214,11 +213,9 @@ mod tests {
             {
                 let group = place.split(' ').next().unwrap();
                 let rows: Vec<Row> = serde_json::from_str(&read(&format!("figures/{group}.json"))).unwrap();
-                let (_, filled) = page.split_once(&first_mark(place)).unwrap();
-                let (_, table_and_rest) = filled.split_once("\n\n").unwrap();
-                let table = table(place, &rows).unwrap().unwrap();
+                let text = text(place, &rows).unwrap().unwrap();
                 assert!(
-                    table_and_rest.starts_with(&format!("{table}\n{}", last_mark(place))),
+                    between(&page, place, &text).unwrap() == page,
                     "{place} of docs/{name} is not docs/figures/{group}.json: \
                      ./x bench {group} --from docs/figures/{group}.json --page docs/{name}"
                 );
@@ -230,15 +227,19 @@ mod tests {
 
     #[test]
     fn a_page_without_marks_is_refused() {
-        let when = (UNIX_EPOCH, "m");
         for page in ["", "<!-- end of x -->\n"] {
-            let error = fill(page, "x", when, &[]).unwrap_err().to_string();
+            let error = fill(page, "x", &[]).unwrap_err().to_string();
             assert!(error.contains("'<!-- rows of x -->' and '<!-- end of x -->'"), "{error}");
         }
         for page in ["<!-- rows of x -->\n", "<!-- end of x -->\n<!-- rows of x -->\n"] {
-            let error = fill(page, "x", when, &[]).unwrap_err().to_string();
+            let error = fill(page, "x", &[]).unwrap_err().to_string();
             assert!(error.contains("no line '<!-- end of x -->'"), "{error}");
         }
+    }
+
+    #[test]
+    fn days_are_written_with_all_digits() {
+        assert_eq!(day(UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 366)).unwrap(), "1971-01-02");
     }
 
     #[test]

@@ -60,7 +60,7 @@ struct Arguments {
     /// Also put the rows into this page, between the marks of the group; group `peers` makes all of its page.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// Put the rows of this file, written by `--json` on this machine, into the page; measure nothing.
+    /// Put the rows of this file, written by `--json`, into the page; measure nothing.
     #[arg(long, value_name = "FILE", requires = "page", conflicts_with_all = ["json", "quick", "only", "plots"])]
     from: Option<PathBuf>,
     /// Draw the sweeps as SVG files in this directory.
@@ -225,39 +225,42 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if let Some(path) = arguments.page.as_ref().filter(|_| name != PEERS) {
         // Before minutes of measuring: whether the rows have a place.
-        filled::fill(&read(path)?, name, (SystemTime::now(), ""), &[])?;
+        filled::fill(&read(path)?, name, &[])?;
     }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
     let rows = measure(&run)?;
     drop(run);
     rows::print(&rows);
-    let text =
-        if name == PEERS { peers::page::json(&rows)? } else { serde_json::to_string_pretty(&rows)? + "\n" };
+    let text = if name == PEERS {
+        peers::page::json(&rows)?
+    } else {
+        let measured = format!("on {}, {}", filled::day(SystemTime::now())?, peers::page::machine());
+        let rows: Vec<_> = rows.into_iter().map(|row| row.dated(&measured)).collect();
+        serde_json::to_string_pretty(&rows)? + "\n"
+    };
     if let Some(path) = &arguments.json {
         write(path, &text)?;
     }
     if let Some(path) = &arguments.page {
-        fill(name, path, SystemTime::now(), &text)?;
+        fill(name, path, &text)?;
     }
     Ok(())
 }
 
 /// Puts the rows of an earlier run into a page.
 fn refill(group: &str, from: &Path, page: &Path) -> Result<(), BenchError> {
-    let text = read(from)?;
-    let measured = std::fs::metadata(from)?.modified()?;
-    fill(group, page, measured, &text)
+    fill(group, page, &read(from)?)
         .map_err(|error| format!("{} from {}: {error}", page.display(), from.display()).into())
 }
 
 /// Puts rows, as `--json` writes them, into a page.
-fn fill(group: &str, page: &Path, measured: SystemTime, json: &str) -> Result<(), BenchError> {
+fn fill(group: &str, page: &Path, json: &str) -> Result<(), BenchError> {
     let filled = if group == PEERS {
         peers::page::render(json)?
     } else {
         let rows: Vec<rows::Row> = serde_json::from_str(json)?;
-        filled::fill(&read(page)?, group, (measured, &peers::page::machine()), &rows)?
+        filled::fill(&read(page)?, group, &rows)?
     };
     write(page, &filled)
 }

@@ -69,6 +69,9 @@ pub(crate) struct Row {
     max: Option<f64>,
     /// Why the value is missing.
     reason: Option<String>,
+    /// Day and machine.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    measured: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
     comparison: Option<Comparison>,
 }
@@ -91,16 +94,16 @@ impl Row {
         };
         let min = values.iter().copied().min_by(f64::total_cmp);
         let max = values.iter().copied().max_by(f64::total_cmp);
+        let unit = unit.into();
         Self {
-            name,
             value: Some(value),
-            unit: unit.into(),
+            unit,
             target,
             holds,
             min,
             max,
             reason: None,
-            comparison: None,
+            ..Self::not_measured(&name, "")
         }
     }
 
@@ -131,6 +134,7 @@ impl Row {
             min: None,
             max: None,
             reason: Some(reason.to_owned()),
+            measured: None,
             comparison: None,
         }
     }
@@ -164,6 +168,16 @@ impl Row {
     /// Puts an ordinary row into a section of the comparison, under a name of its own there.
     pub(crate) fn compared_as(self, subject: &Subject) -> Self {
         Self { name: subject.name(), comparison: Some(subject.comparison()), ..self }
+    }
+
+    /// The row with the day and the machine of its measurement.
+    pub(crate) fn dated(self, measured: &str) -> Self {
+        Self { measured: Some(measured.to_owned()), ..self }
+    }
+
+    /// Day and machine of the measurement, if the row has them.
+    pub(crate) fn measured(&self) -> Option<&str> {
+        self.measured.as_deref()
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -103,8 +103,7 @@ pub(crate) enum Command {
     ///   --json FILE    also writes the figures to FILE
     ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
     ///                  group peers writes the whole page of comparisons
-    ///   --from FILE    with --page: takes the figures from FILE, which --json wrote on this machine, and
-    ///                  measures nothing; their date is the file's
+    ///   --from FILE    with --page: takes the figures from FILE, which --json wrote, and measures nothing
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(
         verbatim_doc_comment,
