@@ -41,7 +41,7 @@ const TEMPLATES: [(&str, &str); 16] = [
 /// The page with the group's rows, and when and where they were measured.
 ///
 /// # Errors
-/// If the page lacks the marks of the group.
+/// If the page lacks the marks of the group, or its tables have none of the rows.
 pub(crate) fn fill(page: &str, group: &str, rows: &[Row]) -> Result<String, BenchError> {
     let places = places(page, group);
     if places.is_empty() {
@@ -52,10 +52,22 @@ pub(crate) fn fill(page: &str, group: &str, rows: &[Row]) -> Result<String, Benc
         )
         .into());
     }
-    places.iter().try_fold(page.to_owned(), |page, place| {
-        let Some(text) = text(place, rows)? else { return Ok(page) };
-        between(&page, place, &text)
-    })
+    let mut filled = page.to_owned();
+    let mut any = rows.is_empty();
+    for place in places {
+        let text = text(place, rows)?;
+        // Also without text, for its check of the marks.
+        let with_text = between(&filled, place, text.as_deref().unwrap_or_default())?;
+        if text.is_some() {
+            any = true;
+            filled = with_text;
+        }
+    }
+    if any {
+        Ok(filled)
+    } else {
+        Err(format!("no table of '{group}' in the page has any of these rows").into())
+    }
 }
 
 /// The day of a time.
@@ -240,6 +252,14 @@ mod tests {
     #[test]
     fn days_are_written_with_all_digits() {
         assert_eq!(day(UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 366)).unwrap(), "1971-01-02");
+    }
+
+    #[test]
+    fn a_table_without_any_of_the_rows_stays() {
+        let page = "<!-- rows of policy -->\nold\n<!-- end of policy -->\n";
+        assert_eq!(fill(page, "policy", &[]).unwrap(), page);
+        let error = fill(page, "policy", &rows()).unwrap_err().to_string();
+        assert_eq!(error, "no table of 'policy' in the page has any of these rows");
     }
 
     #[test]

@@ -256,10 +256,13 @@ fn refill(group: &str, from: &Path, page: &Path) -> Result<(), BenchError> {
 
 /// Puts rows, as `--json` writes them, into a page.
 fn fill(group: &str, page: &Path, json: &str) -> Result<(), BenchError> {
+    let odd = |error: &dyn std::fmt::Display| {
+        format!("these are no rows as ./x bench {group} --json writes them: {error}")
+    };
     let filled = if group == PEERS {
-        peers::page::render(json)?
+        peers::page::render(json).map_err(|error| odd(&error))?
     } else {
-        let rows: Vec<rows::Row> = serde_json::from_str(json)?;
+        let rows: Vec<rows::Row> = serde_json::from_str(json).map_err(|error| odd(&error))?;
         filled::fill(&read(page)?, group, &rows)?
     };
     write(page, &filled)

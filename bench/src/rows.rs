@@ -69,7 +69,7 @@ pub(crate) struct Row {
     max: Option<f64>,
     /// Why the value is missing.
     reason: Option<String>,
-    /// Day and machine.
+    /// When and on what, as in "on 2026-11-29, 2 CPUs (AMD EPYC), Linux 6.18".
     #[serde(skip_serializing_if = "Option::is_none", default)]
     measured: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none", skip_deserializing)]
