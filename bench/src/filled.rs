@@ -1,16 +1,15 @@
-//! Puts a group's rows into a page, between marks of the group.
+//! Puts a group's rows into the group's tables of a page, each between two marks.
 //!
 //! ```text
-//! page:  <!-- rows of GROUP TABLE -->    rows ─► template, or a line for each row ─► date, machine, table ─┐
-//!        (replaced) ◄────────────────────────────────────────────────────────────────────────────────────┘
-//!        <!-- end of GROUP TABLE -->
+//! page:  <!-- rows of TABLE -->    rows of --json ─► template of the table ─► day, machine, table ─┐
+//!        (replaced) ◄─────────────────────────────────────────────────────────────────────────────┘
+//!        <!-- end of TABLE -->
 //! ```
 //!
-//! TABLE tells several tables of a group apart; a group with one has none. The rest of the page stays, and so does a table of which no
-//! row was measured. A template is a table in which `{{figure ROWS}}` stands for medians of rows, `{{bounds ROW}}` for median, minimum
-//! and maximum of one, `{{target ROWS}}` for targets and which were missed. Between names of rows is `; `; the beginning of a name has `*`.
+//! A table's name begins with that of its group. The rest of the page stays. In a template `{{figure ROWS}}` stands for medians of rows,
+//! `{{bounds ROW}}` for median, minimum and maximum of one, `{{target ROWS}}` for targets and which were missed. Names of rows are separated
+//! by `; `. A name that ends with `*` stands for the row whose name begins so.
 
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::BenchError;
@@ -18,8 +17,8 @@ use crate::rows::Row;
 
 const NOT_MEASURED: &str = "not measured";
 
-/// Marks, and the tables between them. A place without a template has a line for each row.
-const TEMPLATES: [(&str, &str); 16] = [
+/// Tables and their templates.
+const TEMPLATES: [(&str, &str); 17] = [
     ("engine", include_str!("filled/engine.md")),
     ("pollution", include_str!("filled/pollution.md")),
     ("twod", include_str!("filled/twod.md")),
@@ -31,6 +30,7 @@ const TEMPLATES: [(&str, &str); 16] = [
     ("bulk messages", include_str!("filled/bulk_messages.md")),
     ("fileserver", include_str!("filled/fileserver.md")),
     ("scale", include_str!("filled/scale.md")),
+    ("commands", include_str!("filled/commands.md")),
     ("copier", include_str!("filled/copier.md")),
     ("remote reads", include_str!("filled/remote_reads.md")),
     ("remote files", include_str!("filled/remote_files.md")),
@@ -38,29 +38,25 @@ const TEMPLATES: [(&str, &str); 16] = [
     ("remote engines", include_str!("filled/remote_engines.md")),
 ];
 
+/// Checks that the page has tables of the group.
+///
+/// # Errors
+/// If it has none, or the end of one is missing.
+pub(crate) fn check(page: &str, group: &str) -> Result<(), BenchError> {
+    tables(page, group).map(drop)
+}
+
 /// The page with the group's rows, and when and where they were measured.
 ///
 /// # Errors
-/// If the page lacks the marks of the group, or its tables have none of the rows.
+/// If the page has no tables of the group, or these have none of the rows, or the rows are of several runs.
 pub(crate) fn fill(page: &str, group: &str, rows: &[Row]) -> Result<String, BenchError> {
-    let places = places(page, group);
-    if places.is_empty() {
-        return Err(format!(
-            "the page has no place for these rows; it needs the lines '{}' and '{}'",
-            first_mark(group),
-            last_mark(group)
-        )
-        .into());
-    }
     let mut filled = page.to_owned();
-    let mut any = rows.is_empty();
-    for place in places {
-        let text = text(place, rows)?;
-        // Also without text, for its check of the marks.
-        let with_text = between(&filled, place, text.as_deref().unwrap_or_default())?;
-        if text.is_some() {
+    let mut any = false;
+    for (name, template) in tables(page, group)? {
+        if let Some(text) = text(template, rows)? {
+            filled = between(&filled, name, &text)?;
             any = true;
-            filled = with_text;
         }
     }
     if any {
@@ -68,6 +64,25 @@ pub(crate) fn fill(page: &str, group: &str, rows: &[Row]) -> Result<String, Benc
     } else {
         Err(format!("no table of '{group}' in the page has any of these rows").into())
     }
+}
+
+/// Names and templates of the group's tables in the page.
+fn tables(page: &str, group: &str) -> Result<Vec<(&'static str, &'static str)>, BenchError> {
+    let of_group = TEMPLATES.iter().filter(|(name, _)| name.split(' ').next() == Some(group));
+    let found: Vec<_> =
+        of_group.clone().filter(|(name, _)| page.contains(&first_mark(name))).copied().collect();
+    for (name, _) in &found {
+        between(page, name, "")?;
+    }
+    if found.is_empty() {
+        let marks: Vec<String> = of_group.map(|(name, _)| format!("'{}'", first_mark(name))).collect();
+        let remedy = match &marks[..] {
+            [] => "pages have no tables of this group; --json writes its rows".to_owned(),
+            marks => format!("it needs lines like {}, and '{}'", marks.join(" or "), last_mark("...")),
+        };
+        return Err(format!("the page has no place for these rows: {remedy}").into());
+    }
+    Ok(found)
 }
 
 /// The day of a time.
@@ -87,12 +102,6 @@ fn last_mark(place: &str) -> String {
     format!("<!-- end of {place} -->")
 }
 
-/// Names of the group's places in the page.
-fn places<'a>(page: &'a str, group: &str) -> Vec<&'a str> {
-    let names = page.lines().filter_map(|line| line.strip_prefix("<!-- rows of ")?.strip_suffix(" -->"));
-    names.filter(|name| name.split(' ').next() == Some(group)).collect()
-}
-
 fn between(page: &str, place: &str, text: &str) -> Result<String, BenchError> {
     let [first, last] = [first_mark(place) + "\n", last_mark(place) + "\n"];
     let parts = page.split_once(&first).and_then(|(before, rest)| Some((before, rest.split_once(&last)?.1)));
@@ -104,25 +113,15 @@ fn between(page: &str, place: &str, text: &str) -> Result<String, BenchError> {
     Ok(format!("{before}{first}{text}{last}{after}"))
 }
 
-/// What is between the marks of a place; nothing if no row of it was measured.
-fn text(place: &str, rows: &[Row]) -> Result<Option<String>, BenchError> {
-    let measured = rows.iter().find_map(Row::measured).unwrap_or("on an unknown day");
-    Ok(table(place, rows)?.map(|table| format!("Measured {measured}.\n\n{table}\n")))
-}
-
-/// The table of a place; none if no row of it was measured.
-fn table(place: &str, rows: &[Row]) -> Result<Option<String>, BenchError> {
-    let template = TEMPLATES.iter().find(|(name, _)| *name == place);
-    template.map_or_else(|| each_row(rows).map(Some), |(_, template)| filled_in(template, rows))
-}
-
-fn each_row(rows: &[Row]) -> Result<String, BenchError> {
-    let mut text = "| what | measured (minimum to maximum) | target |\n| --- | --- | --- |\n".to_owned();
-    for row in rows {
-        let [name, measured, target] = row.cells().map(|cell| cell.replace('|', "/"));
-        writeln!(text, "| {name} | {measured} | {target} |")?;
+/// What is between a table's marks; nothing if no row of it was measured.
+fn text(template: &str, rows: &[Row]) -> Result<Option<String>, BenchError> {
+    let mut runs: Vec<&str> = rows.iter().filter_map(Row::measured).collect();
+    runs.dedup();
+    match &runs[..] {
+        [run] => Ok(filled_in(template, rows)?.map(|table| format!("Measured {run}.\n\n{table}\n"))),
+        [] => Err("the rows do not say when they were measured".into()),
+        [one, other, ..] => Err(format!("the rows are of several runs: '{one}' and '{other}'").into()),
     }
-    Ok(text)
 }
 
 fn filled_in(template: &str, rows: &[Row]) -> Result<Option<String>, BenchError> {
@@ -173,18 +172,22 @@ fn figures(rows: &[Option<&Row>]) -> String {
 
 /// Targets, and which were missed; one that all rows have only once.
 fn targets(rows: &[Option<&Row>]) -> String {
-    let targets: Vec<(&str, bool)> = rows.iter().flatten().filter_map(|row| row.limit()).collect();
-    let Some((first, _)) = targets.first() else { return String::new() };
-    if targets.iter().all(|(limit, _)| limit == first) {
-        let missed = targets.iter().filter(|(_, missed)| *missed).count();
+    let targets: Vec<Option<(&str, bool)>> = rows.iter().map(|row| row.and_then(Row::limit)).collect();
+    let limits: Vec<(&str, bool)> = targets.iter().flatten().copied().collect();
+    let Some((first, _)) = limits.first() else { return String::new() };
+    if limits.len() == targets.len() && limits.iter().all(|(limit, _)| limit == first) {
+        let missed = limits.iter().filter(|(_, missed)| *missed).count();
         return match missed {
             0 => (*first).to_owned(),
-            all if all == targets.len() => format!("{first}, missed"),
-            some => format!("{first}, missed by {some} of {}", targets.len()),
+            all if all == limits.len() => format!("{first}, missed"),
+            some => format!("{first}, missed by {some} of {}", limits.len()),
         };
     }
-    let each =
-        targets.iter().map(|(limit, missed)| format!("{limit}{}", if *missed { ", missed" } else { "" }));
+    let each = targets.iter().map(|target| match target {
+        Some((limit, true)) => format!("{limit}, missed"),
+        Some((limit, false)) => (*limit).to_owned(),
+        None => "none".to_owned(),
+    });
     each.collect::<Vec<_>>().join("; ")
 }
 
@@ -193,87 +196,95 @@ mod tests {
     use super::*;
     use crate::rows::Target;
 
+    const DAY: &str = "on 1971-01-02, m";
+
     #[test]
-    fn only_places_of_the_group_change() {
-        let page =
-            "a\n<!-- rows of x -->\nold\n<!-- end of x -->\nb\n<!-- rows of y -->\n<!-- end of y -->\n";
-        assert_eq!((places(page, "x"), places(page, "xy")), (vec!["x"], vec![]));
-        let filled = between(page, "x", "new\n").unwrap();
+    fn only_tables_of_the_group_change() {
+        let page = "a\n<!-- rows of policy -->\nold\n<!-- end of policy -->\nb\n<!-- rows of commands -->\n<!-- end of commands -->\n";
+        let filled = between(page, "policy", "new\n").unwrap();
         assert_eq!(filled, page.replace("old", "new"));
-        assert_eq!(between(&filled, "x", "new\n").unwrap(), filled);
-        let rows = [Row::new("c", "us", Target::None, &[120.0]).dated("on 1971-01-02, m")];
-        let filled = fill(page, "y", &rows).unwrap();
-        assert!(filled.starts_with(page.split_once("<!-- end of y").unwrap().0), "{filled}");
-        assert!(filled.contains("<!-- rows of y -->\nMeasured on 1971-01-02, m.\n\n| what "), "{filled}");
-        assert!(filled.ends_with("| c | 120 us (120 to 120) |  |\n\n<!-- end of y -->\n"), "{filled}");
+        assert_eq!(between(&filled, "policy", "new\n").unwrap(), filled);
+        let rows = [Row::new("memferry copy against cp, 1 MiB", "times", Target::None, &[2.0]).dated(DAY)];
+        let filled = fill(page, "commands", &rows).unwrap();
+        assert!(filled.starts_with(page.split_once("<!-- end of commands").unwrap().0), "{filled}");
+        assert!(
+            filled.contains("<!-- rows of commands -->\nMeasured on 1971-01-02, m.\n\n| what "),
+            "{filled}"
+        );
+        assert!(
+            filled.contains("| `memferry copy` against `cp`: 1 MiB | 2.00 (2.00 to 2.00) |  |\n"),
+            "{filled}"
+        );
+        assert!(filled.ends_with("| 40 MiB | not measured |  |\n\n<!-- end of commands -->\n"), "{filled}");
     }
 
-    /// All pages with places, and the figures in them.
+    /// All tables, and the figures in them.
     #[test]
     fn pages_have_the_committed_figures() {
         let docs = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
         let read = |name: &str| std::fs::read_to_string(docs.join(name)).expect(name);
-        let mut held = 0;
+        let mut seen = Vec::new();
         for entry in std::fs::read_dir(&docs).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if !name.ends_with(".md") {
                 continue;
             }
             let page = read(&name);
-            for place in
+            for table in
                 page.lines().filter_map(|line| line.strip_prefix("<!-- rows of ")?.strip_suffix(" -->"))
             {
-                let group = place.split(' ').next().unwrap();
+                let group = table.split(' ').next().unwrap();
                 let rows: Vec<Row> = serde_json::from_str(&read(&format!("figures/{group}.json"))).unwrap();
-                let text = text(place, &rows).unwrap().unwrap();
                 assert!(
-                    between(&page, place, &text).unwrap() == page,
-                    "{place} of docs/{name} is not docs/figures/{group}.json: \
+                    fill(&page, group, &rows).unwrap() == page,
+                    "docs/{name} is not docs/figures/{group}.json: \
                      ./x bench {group} --from docs/figures/{group}.json --page docs/{name}"
                 );
-                held += 1;
+                seen.push(table.to_owned());
             }
         }
-        assert!(held >= TEMPLATES.len(), "{held}");
+        seen.sort();
+        let mut expected: Vec<&str> = TEMPLATES.iter().map(|(name, _)| *name).collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
     }
 
     #[test]
     fn a_page_without_marks_is_refused() {
-        for page in ["", "<!-- end of x -->\n"] {
-            let error = fill(page, "x", &[]).unwrap_err().to_string();
-            assert!(error.contains("'<!-- rows of x -->' and '<!-- end of x -->'"), "{error}");
+        for page in ["", "<!-- end of policy -->\n", "<!-- rows of twod -->\n<!-- end of twod -->\n"] {
+            let error = check(page, "policy").unwrap_err().to_string();
+            assert!(
+                error.contains("it needs lines like '<!-- rows of policy -->', and '<!-- end of"),
+                "{error}"
+            );
         }
-        for page in ["<!-- rows of x -->\n", "<!-- end of x -->\n<!-- rows of x -->\n"] {
-            let error = fill(page, "x", &[]).unwrap_err().to_string();
-            assert!(error.contains("no line '<!-- end of x -->'"), "{error}");
+        for page in ["<!-- rows of policy -->\n", "<!-- end of policy -->\n<!-- rows of policy -->\n"] {
+            let error = check(page, "policy").unwrap_err().to_string();
+            assert!(error.contains("no line '<!-- end of policy -->'"), "{error}");
         }
+        let error =
+            check("<!-- rows of stages -->\n<!-- end of stages -->\n", "stages").unwrap_err().to_string();
+        assert!(error.contains("pages have no tables of this group"), "{error}");
+    }
+
+    #[test]
+    fn rows_of_other_tables_no_run_or_two_runs_are_refused() {
+        let page = "<!-- rows of policy -->\nold\n<!-- end of policy -->\n";
+        let refused = |rows: &[Row]| fill(page, "policy", rows).unwrap_err().to_string();
+        let row = |day| Row::new("p99 under shared", "us", Target::None, &[1.0]).dated(day);
+        assert!(fill(page, "policy", &[row(DAY), row(DAY)]).is_ok());
+        assert!(
+            refused(&[row(DAY), row("on 1971-01-03, m")]).contains("of several runs: 'on 1971-01-02, m' and")
+        );
+        assert!(refused(&[]).contains("do not say when"));
+        assert!(refused(&rows()).contains("do not say when"));
+        let other = Row::new("c", "us", Target::None, &[1.0]).dated(DAY);
+        assert_eq!(refused(&[other]), "no table of 'policy' in the page has any of these rows");
     }
 
     #[test]
     fn days_are_written_with_all_digits() {
         assert_eq!(day(UNIX_EPOCH + std::time::Duration::from_secs(86_400 * 366)).unwrap(), "1971-01-02");
-    }
-
-    #[test]
-    fn a_table_without_any_of_the_rows_stays() {
-        let page = "<!-- rows of policy -->\nold\n<!-- end of policy -->\n";
-        assert_eq!(fill(page, "policy", &[]).unwrap(), page);
-        let error = fill(page, "policy", &rows()).unwrap_err().to_string();
-        assert_eq!(error, "no table of 'policy' in the page has any of these rows");
-    }
-
-    #[test]
-    fn rows_have_bounds_targets_and_reasons() {
-        let rows = rows();
-        let table = each_row(&rows[..4]).unwrap();
-        let lines: Vec<&str> = table.lines().skip(2).collect();
-        let expected = [
-            "| a/b | 2.00 times (1.00 to 3.00) | <= 1, missed |",
-            "| c | 120 us (120 to 120) |  |",
-            "| d | not measured: no root |  |",
-            "| e | broken: hung |  |",
-        ];
-        assert_eq!(lines, expected);
     }
 
     fn rows() -> [Row; 6] {
@@ -300,8 +311,8 @@ mod tests {
             fill("{{figure d}}, {{bounds e}}, {{bounds f}}, {{figure f; c}}, {{target f}}"),
             filled("not measured, broken, not measured, not measured, 120 us, ")
         );
-        assert_eq!(fill("{{target g; a|b}}; {{target g; g; c}}"), filled("<= 1, missed by 1 of 2; <= 1"));
-        assert_eq!(fill("{{target a|b; h}}"), filled("<= 1, missed; >= 2"));
+        assert_eq!(fill("{{target g; a|b}}; {{target g; g}}"), filled("<= 1, missed by 1 of 2; <= 1"));
+        assert_eq!(fill("{{target a|b; h; c}}"), filled("<= 1, missed; >= 2; none"));
         assert_eq!(fill("{{figure f}}"), Ok(None));
         for wrong in ["{{figure c", "{{c}}", "{{median c}}"] {
             assert!(fill(wrong).is_err(), "{wrong}");

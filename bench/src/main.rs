@@ -57,7 +57,7 @@ struct Arguments {
     /// Measure only these parts of the group, separated by commas; an unknown part lists the known ones.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
-    /// Also put the rows into this page, between the marks of the group; group `peers` makes all of its page.
+    /// Also put the rows into the group's tables of this page, between their marks; group `peers` makes all of its page.
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// Put the rows of this file, written by `--json`, into the page; measure nothing.
@@ -224,8 +224,13 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         return refill(name, from, page);
     }
     if let Some(path) = arguments.page.as_ref().filter(|_| name != PEERS) {
+        if arguments.quick || !arguments.only.is_empty() {
+            return Err(
+                "--page needs all rows of the group, well measured: without --quick and --only".into()
+            );
+        }
         // Before minutes of measuring: whether the rows have a place.
-        filled::fill(&read(path)?, name, &[])?;
+        filled::check(&read(path)?, name)?;
     }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
@@ -256,9 +261,8 @@ fn refill(group: &str, from: &Path, page: &Path) -> Result<(), BenchError> {
 
 /// Puts rows, as `--json` writes them, into a page.
 fn fill(group: &str, page: &Path, json: &str) -> Result<(), BenchError> {
-    let odd = |error: &dyn std::fmt::Display| {
-        format!("these are no rows as ./x bench {group} --json writes them: {error}")
-    };
+    let odd =
+        |error: &dyn std::fmt::Display| format!("this is not what ./x bench {group} --json writes: {error}");
     let filled = if group == PEERS {
         peers::page::render(json).map_err(|error| odd(&error))?
     } else {

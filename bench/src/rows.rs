@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::timing::median;
 
+/// Units of what is counted.
+const COUNTS: [&str; 4] = ["bytes", "calls", "switches", "ticks"];
+
 /// Limit of a value.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
@@ -184,17 +187,6 @@ impl Row {
         &self.name
     }
 
-    /// What a table of a page has: name; median with bounds, or why there is none; target and whether it was missed.
-    pub(crate) fn cells(&self) -> [String; 3] {
-        let measured = match (self.value, self.reason.as_deref()) {
-            (None, Some(reason)) => format!("{}: {reason}", self.absence()),
-            _ => self.with_bounds(if self.unit == "ratio" { "times" } else { &self.unit }),
-        };
-        let missed = if self.holds == Some(false) { ", missed" } else { "" };
-        let target = self.target.as_ref().map_or(String::new(), |target| format!("{target}{missed}"));
-        [self.name.clone(), measured, target]
-    }
-
     /// The median and its unit; a ratio has none.
     pub(crate) fn figure(&self) -> (String, &str) {
         let unit = if self.is_ratio() { "" } else { &self.unit };
@@ -207,20 +199,14 @@ impl Row {
 
     /// A count without decimals.
     fn shown(&self, value: f64) -> String {
-        if value.fract() == 0.0 && !self.is_ratio() { format!("{value}") } else { number(value) }
+        if COUNTS.contains(&&*self.unit) { format!("{value:.0}") } else { number(value) }
     }
 
     /// The median with minimum and maximum.
     pub(crate) fn bounds(&self) -> String {
-        self.with_bounds(if self.is_ratio() { "" } else { &self.unit })
-    }
-
-    fn with_bounds(&self, unit: &str) -> String {
-        let (Some(value), Some(min), Some(max)) = (self.value, self.min, self.max) else {
-            return self.absence().to_owned();
-        };
-        let figure = format!("{} {unit}", self.shown(value));
-        format!("{} ({} to {})", figure.trim_end(), self.shown(min), self.shown(max))
+        let (figure, unit) = self.figure();
+        let (Some(min), Some(max)) = (self.min, self.max) else { return figure };
+        format!("{} ({} to {})", format!("{figure} {unit}").trim_end(), self.shown(min), self.shown(max))
     }
 
     /// The target, and whether it was missed.

@@ -46,7 +46,11 @@ def interleaved(rounds, sides):
 def shown(times):
     scale, unit = (1e6, "ms") if statistics.median(times) >= 1e6 else (1e3, "us")
     middle, lowest, highest = (value / scale for value in (statistics.median(times), min(times), max(times)))
-    return f"{middle:.3g} {unit} ({lowest:.3g} to {highest:.3g})"
+    return f"{number(middle)} {unit} ({number(lowest)} to {number(highest)})"
+
+
+def number(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def row(what, times, ours="memferry"):

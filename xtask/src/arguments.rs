@@ -101,8 +101,8 @@ pub(crate) enum Command {
     ///                  remote       reads, latency, channels, engines, files
     ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
-    ///   --page FILE    also puts them into FILE, between <!-- rows of GROUP --> and <!-- end of GROUP -->;
-    ///                  group peers writes the whole page of comparisons
+    ///   --page FILE    also puts them into the group's tables in FILE, between <!-- rows of TABLE --> and
+    ///                  <!-- end of TABLE -->; group peers writes the whole page of comparisons
     ///   --from FILE    with --page: takes the figures from FILE, which --json wrote, and measures nothing
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(

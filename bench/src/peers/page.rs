@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rows ─► json: {"measured", "machine", "rows"} ─► docs/guide/comparison.json ─┬─► render: this folder's comparison.md, with tables ─► the page
-//!                                                                  └─► readme: the table of README.md
+//!                                                                              └─► readme: the table of README.md
 //! ```
 //!
 //! A test holds both to the committed JSON. It says who wins each row: a gain of less than a twentieth is nobody's.

@@ -94,7 +94,7 @@ fn rows(seconds: usize, before: Activity, after: Activity, resident: f64) -> Vec
     let title =
         format!("idle service, times any of its {} threads was switched in {seconds} s", after.threads);
     vec![
-        Row::new(title, "times", none, &count(|activity| activity.switches)),
+        Row::new(title, "switches", none, &count(|activity| activity.switches)),
         Row::new(
             format!("idle service, CPU ticks in {seconds} s"),
             "ticks",
