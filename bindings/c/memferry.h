@@ -990,8 +990,9 @@ enum mf_error mf_submit_dual_copy(struct mf_queue queue,
                                   const struct mf_terms *terms,
                                   struct mf_ticket *ticket);
 
-// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until mf_stop
-// when `rounds` is 0. All end when the loop has ended; the value of the loop's own completion is the number of whole rounds.
+// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or, when `rounds`
+// is 0, until mf_stop or a stop of the service. All end when the loop has ended; the value of the loop's own completion is the
+// number of whole rounds.
 //
 // As mf_submit_nop. One thread at a time.
 MF_MUST_USE

@@ -281,8 +281,9 @@ pub unsafe extern "C" fn mf_submit_dual_copy(
     submit(queue, terms, ticket, || Ok(dual_copy(region(source)?, [region(first)?, region(second)?])))
 }
 
-/// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until mf_stop
-/// when `rounds` is 0. All end when the loop has ended; the value of the loop's own completion is the number of whole rounds.
+/// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or, when `rounds`
+/// is 0, until mf_stop or a stop of the service. All end when the loop has ended; the value of the loop's own completion is the
+/// number of whole rounds.
 ///
 /// As mf_submit_nop. One thread at a time.
 #[must_use]

@@ -206,8 +206,8 @@ pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]
 }
 
 /// Repeats the transfers submitted next, up to and including the first that is not [linked](Transfer::linked): `rounds` times,
-/// or until [`Queue::stop`](crate::Queue::stop) if `rounds` is 0. All of them complete when the loop has ended; the output of
-/// this one is the number of complete rounds. Transfers submitted after the loop start when it has ended.
+/// or, if `rounds` is 0, until [`Queue::stop`](crate::Queue::stop) or a stop of the service. All of them complete when the loop has
+/// ended; the output of this one is the number of complete rounds. Transfers submitted after the loop start when it has ended.
 pub fn repeat(rounds: u32) -> Transfer<u64> {
     Transfer::new(Request::repeat(rounds), SmallVec::new(), None)
 }
