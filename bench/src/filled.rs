@@ -13,9 +13,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::BenchError;
-use crate::rows::Row;
-
-const NOT_MEASURED: &str = "not measured";
+use crate::rows::{NOT_MEASURED, Row};
 
 /// Tables and their templates.
 const TEMPLATES: [(&str, &str); 17] = [
@@ -90,8 +88,7 @@ fn tables(page: &str, group: &str) -> Result<Vec<(&'static str, &'static str)>, 
 /// # Errors
 /// If it is before 1970.
 pub(crate) fn day(time: SystemTime) -> Result<String, BenchError> {
-    let (year, month, day) = memferry_charts::date(time.duration_since(UNIX_EPOCH)?.as_secs() / 86_400);
-    Ok(format!("{year}-{month:02}-{day:02}"))
+    Ok(memferry_charts::day(time.duration_since(UNIX_EPOCH)?.as_secs()))
 }
 
 fn first_mark(place: &str) -> String {

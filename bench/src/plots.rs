@@ -42,8 +42,7 @@ pub(crate) fn frame(title: &str, x: Axis, values: &str, scale: Scale) -> Frame {
 fn surroundings() -> String {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (year, month, day) = memferry_charts::date(seconds / 86_400);
-    format!("{}, {cpus} CPUs, {year}-{month:02}-{day:02}", profile::cpu())
+    format!("{}, {cpus} CPUs, {}", profile::cpu(), memferry_charts::day(seconds))
 }
 
 /// Lines over sizes in bytes.

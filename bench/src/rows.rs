@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::timing::median;
 
+/// What a table has instead of a value.
+pub(crate) const NOT_MEASURED: &str = "not measured";
 /// Units of what is counted.
 const COUNTS: [&str; 4] = ["bytes", "calls", "switches", "ticks"];
 
@@ -216,7 +218,7 @@ impl Row {
 
     /// What there is instead of a value.
     fn absence(&self) -> &'static str {
-        if self.holds == Some(false) { "broken" } else { "not measured" }
+        if self.holds == Some(false) { "broken" } else { NOT_MEASURED }
     }
 }
 
@@ -270,7 +272,7 @@ pub(crate) fn print(rows: &[Row]) {
                 println!("{}: {said}", row.name);
                 continue;
             }
-            let what = if row.holds == Some(false) { "BROKEN" } else { "not measured" };
+            let what = if row.holds == Some(false) { "BROKEN" } else { NOT_MEASURED };
             println!("{}: {what}: {}", row.name, row.reason.as_deref().unwrap_or_default());
             continue;
         };

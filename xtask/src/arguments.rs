@@ -102,7 +102,8 @@ pub(crate) enum Command {
     ///                  peers        libc, kernel, ucx, iceoryx2, engines, own, absent
     ///   --json FILE    also writes the figures to FILE
     ///   --page FILE    also puts them into the group's tables in FILE, between <!-- rows of TABLE --> and
-    ///                  <!-- end of TABLE -->; group peers writes the whole page of comparisons
+    ///                  <!-- end of TABLE -->; not with --quick or --only; group peers writes the
+    ///                  whole page of comparisons
     ///   --from FILE    with --page: takes the figures from FILE, which --json wrote, and measures nothing
     ///   --plots DIR    also draws the sweeps as SVG into DIR
     #[command(

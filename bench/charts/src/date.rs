@@ -1,7 +1,13 @@
 //! Days as dates, for what is written beside measured values.
 
+/// The day of a time in seconds after 1970-01-01, as in 2026-11-29.
+pub fn day(seconds: u64) -> String {
+    let (year, month, day) = date(seconds / 86_400);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 /// Year, month and day of the Gregorian calendar, so many days after 1970-01-01.
-pub fn date(days: u64) -> (u64, u64, u64) {
+fn date(days: u64) -> (u64, u64, u64) {
     // The years of this algorithm (Hinnant's) begin in March, so that a leap day is the last day of its year.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
@@ -31,5 +37,11 @@ mod tests {
         ] {
             assert_eq!(date(days), expected, "{days}");
         }
+    }
+
+    #[test]
+    fn days_are_written_with_all_digits() {
+        assert_eq!(day(86_400 * 366), "1971-01-02");
+        assert_eq!(day(86_400 * 367 - 1), "1971-01-02");
     }
 }

@@ -20,7 +20,7 @@ use plotters::prelude::*;
 use serde::Deserialize;
 
 pub use beside::{Beside, Spot};
-pub use date::date;
+pub use date::day;
 
 /// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [

@@ -41,6 +41,11 @@ fn comparison_page_gives_the_readme_its_table() {
     }
 }
 
+/// The text of a file with these rows.
+fn document(rows: &[serde_json::Value]) -> String {
+    serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string()
+}
+
 fn entry(section: &str, name: &str, value: Option<f64>) -> serde_json::Value {
     serde_json::json!({
         "name": name, "value": value, "unit": "x", "target": ">= 1.2", "holds": value.map(|value| value >= 1.2),
@@ -60,8 +65,7 @@ fn rows_say_who_wins() {
         entry("libc", "a look, against P 2", Some(1.02)),
         entry("libc", "nothing, against P 2", None),
     ];
-    let page =
-        render(&serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string()).unwrap();
+    let page = render(&document(&rows)).unwrap();
     for line in [
         "| a copy | P 2 | 1.50 GB/s | 1.00 GB/s | 1.50 (1.50 to 1.50) | >= 1.2 | memferry |",
         "| a fill | P 2 | 0.50 GB/s | 1.00 GB/s | 0.50 (0.50 to 0.50) | >= 1.2, missed | P 2 |",
@@ -73,18 +77,14 @@ fn rows_say_who_wins() {
     }
     assert!(!page.contains("{{") && !page.contains("The two CPUs"), "{page}");
     let rows = [entry("ucx", "a message, against P 2", Some(1.5))];
-    let page =
-        render(&serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string()).unwrap();
+    let page = render(&document(&rows)).unwrap();
     assert!(page.lines().any(|found| found == "The two CPUs: one CPU."), "{page}");
 }
 
 #[test]
 fn other_text_and_missing_rows_are_errors() {
     assert!(render("[]").is_err());
-    let json = |rows: &[serde_json::Value]| {
-        serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string()
-    };
-    let error = readme(&json(&[alone()])).unwrap_err().to_string();
+    let error = readme(&document(&[alone()])).unwrap_err().to_string();
     assert!(error.contains("cold copy, 64 KiB"), "{error}");
 }
 
@@ -118,9 +118,7 @@ fn readme_takes_the_newest_of_each_peer() {
         row["comparison"]["peer"] = "".into();
         rows.push(row);
     }
-    let table = readme(&serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string())
-        .unwrap()
-        .unwrap();
+    let table = readme(&document(&rows)).unwrap().unwrap();
     for line in [
         "| cold copy of 64 KiB, 2 MiB, 32 MiB by one CPU, against glibc 2 | 1.50, 1.50, 1.10 (1.2) times as fast |",
         "| zeroing cold memory, 64 KiB to 16 MiB, likewise | 1.50 to 1.50 times as fast |",
@@ -132,11 +130,7 @@ fn readme_takes_the_newest_of_each_peer() {
         assert!(table.lines().any(|found| found == line), "{line}\n{table}");
     }
     rows[0]["holds"] = false.into();
-    assert!(
-        readme(&serde_json::json!({ "measured": "d", "machine": "m", "rows": rows }).to_string())
-            .unwrap()
-            .is_none()
-    );
+    assert!(readme(&document(&rows)).unwrap().is_none());
 }
 
 #[test]

@@ -77,9 +77,8 @@ fn caches() -> String {
 
 /// Seconds since 1970 as a date and a time.
 fn utc(seconds: u64) -> String {
-    let (year, month, day) = memferry_charts::date(seconds / 86_400);
     let rest = seconds % 86_400;
-    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+    format!("{} {:02}:{:02} UTC", memferry_charts::day(seconds), rest / 3600, rest / 60 % 60)
 }
 
 #[cfg(test)]
